@@ -1,0 +1,46 @@
+/* kernels.h - the inner loops of the CPU device that exist once per instruction set.
+ *
+ * The portable body is the definition, written for reading. A variant file (FILE_avx2.c,
+ * FILE_avx512.c) may leave any slot empty; pick.c then keeps the portable one. Chosen once, at
+ * qn_device_open. Integer sums are exact, so the quantized products give the same bits in every
+ * variant; float sums have one fixed order per variant.
+ */
+#ifndef QN_COMPUTE_CPU_KERNELS_H
+#define QN_COMPUTE_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compute/cpu/panel.h"
+
+struct qn_cpu_kernels {
+    const char *name;     /* "portable", "avx2", "avx512" */
+    bool (*usable)(void); /* cpuid and operating system state */
+
+    /* ---- panel.h: quantized and dense matrix products ---- */
+
+    /* y[t][p*16 + i] = row i of panel p times activation row t, for panels [p0, p1) and all rows
+     * t < n_rows of the prepared activations. Rows past n_out in the last panel are not stored.
+     * y has ld floats per row. Thread safe for disjoint panel ranges. */
+    void (*qmm)(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t n_rows,
+                uint32_t p0, uint32_t p1, void *scratch);
+    void (*dmm)(float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld, uint32_t n_rows,
+                uint32_t p0, uint32_t p1, void *scratch);
+
+    /* Quantize rows [t0, t1) of x into q (all groups). */
+    void (*qacts)(qn_qacts *q, const float *x, uint32_t x_ld, uint32_t t0, uint32_t t1);
+
+    /* ---- attention, over one split of at most QN_KV_SPLIT positions; attend.c has the layout ---- */
+    void (*attend_split)(const struct qn_attend_job *job, uint32_t part, void *scratch);
+
+    /* ---- elementwise, n floats; out may equal in ---- */
+    float (*sum_squares)(const float *x, uint32_t n);
+    void (*act)(float *y, const float *x, uint32_t n, int kind);
+    void (*glu)(float *y, const float *gate, const float *up, uint32_t n, int kind);
+};
+
+/* The kernels for `isa` (NULL: the best usable). NULL when that name is unknown or not usable here
+ * (no failure otherwise). */
+const struct qn_cpu_kernels *qn_cpu_pick(const char *isa);
+
+#endif

@@ -1,0 +1,215 @@
+/* ops.h - the table of operations: everything a model's forward pass may ask of a device.
+ *
+ * Model code is written once against this table. It never names a device, an instruction set, a
+ * number type of the activations or a KV codec: an operation takes tensors and gives a tensor, and
+ * the device decides where it lies and in which type its elements are kept (`ref`: the type MLX
+ * would give it; `cpu`: float32). A tensor is a small value without ownership: a device address that
+ * host code must never dereference, and a shape.
+ *
+ * Memory: results live in the run's scratch. `mark` and `reset` give the scratch of a layer back;
+ * `accumulate` adds into an older tensor in place. Nothing is allocated per step.
+ *
+ * Determinism (design 2.2): the value of a result's row depends on that row's inputs only, through
+ * one summation order, never on the number of rows, the items beside it, or the number of threads.
+ *
+ * Errors: operations of a step cannot fail; impossible shapes are broken invariants and stop the
+ * process. A device failure is reported by `end`.
+ *
+ * Threads: a run and its operations belong to one thread (the engine's); devices use their own
+ * worker threads inside an operation.
+ *
+ * Shapes: T rows of the batch, E model width, H query heads, Hk KV heads, D head size, F inner
+ * width, V vocabulary.
+ */
+#ifndef QN_COMPUTE_OPS_H
+#define QN_COMPUTE_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "compute/batch.h"
+#include "compute/kv.h"
+#include "core/err.h"
+#include "format/quant.h"
+
+typedef struct qn_ops qn_ops;
+typedef struct qn_weight qn_weight; /* a matrix in the device's own layout, made by load */
+typedef struct qn_rope qn_rope;     /* rotary tables on a device */
+
+typedef struct qn_tensor {
+    uint64_t addr;       /* device address; 0: no tensor */
+    qn_dtype dtype;      /* chosen by the device */
+    uint32_t rows, cols; /* row-major */
+    uint32_t ld;         /* elements from one row to the next, >= cols */
+} qn_tensor;
+
+/* A device: memory, threads, kernels. Concrete devices embed this as their first member. */
+typedef struct qn_device {
+    const qn_ops *ops;
+    const char *name; /* "cpu", "ref", ... */
+} qn_device;
+
+/* One forward pass under way: scratch memory and the batch. Concrete devices embed it. */
+typedef struct qn_run {
+    const qn_ops *ops;
+    qn_device *dev;
+    const qn_batch *batch; /* set between begin and end */
+    qn_kv *kv;             /* set between begin and end */
+} qn_run;
+
+typedef struct qn_run_limits {
+    uint32_t max_tokens, max_items, max_out; /* of a batch */
+    uint32_t max_positions;                  /* longest sequence */
+    size_t scratch_bytes;                    /* upper bound of scratch in a step (qn_model_scratch) */
+} qn_run_limits;
+
+/* A matrix to load: module path for messages and cache keys, and where the file has it. */
+typedef struct qn_matrix_src {
+    const char *path;
+    qn_matrix m;
+} qn_matrix_src;
+
+typedef struct qn_load_opts {
+    uint64_t fingerprint;   /* of the model's files; key of a derived cache file */
+    const char *cache_dir;  /* folder for derived layouts; NULL: keep them in memory */
+    qn_dtype model_dtype;   /* the checkpoint's own float type */
+    void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes); /* NULL allowed */
+    void *user;
+} qn_load_opts;
+
+/* y = x W^T (+ bias). `bias` may be absent (addr 0). */
+typedef struct qn_linear {
+    const qn_weight *w;
+    qn_tensor bias; /* [1, n_out] */
+} qn_linear;
+
+typedef enum qn_act { QN_SILU = 0, QN_GELU, QN_GELU_TANH, QN_RELU2, QN_SIGMOID } qn_act;
+
+/* Rotary embedding: angle = pos * pos_scale * inv_k for k < dims/2, where inv_k = exp(-k * ln(base) /
+ * (dims/2)), or 1/freqs[k] when a table is given (infinity: angle 0). The rotated part is multiplied
+ * by mscale first when that is not 1. Source: spec numerics 6.2, models 3.3. */
+typedef struct qn_rope_desc {
+    uint32_t dims;      /* rotated elements of each head, even; the rest is copied */
+    bool traditional;   /* pairs (2i, 2i+1) instead of (i, i+dims/2) */
+    float base, pos_scale, mscale;
+    const float *freqs; /* [dims/2] or NULL; copied by rope_new */
+} qn_rope_desc;
+
+typedef struct qn_attend {
+    uint32_t layer;   /* index into the KV spec's layers */
+    uint32_t n_heads; /* H, a multiple of the layer's n_kv_heads; head h reads KV head h*Hk/H */
+    float scale;      /* applied to the query */
+    float softcap;    /* > 0: scores = tanh(s/softcap)*softcap before the mask */
+    qn_tensor sinks;  /* [1, H] or absent: one extra logit per head, its probability dropped */
+} qn_attend;
+
+struct qn_ops {
+    /* ---- load time; errors are values ---- */
+
+    /* Bring n matrices into the device's layout. The sources' memory (mapped files) stays valid until the
+     * device is closed. out[n]; all or nothing. Errors: QN_IO, QN_NOMEM, QN_UNSUPPORTED, QN_CANCELLED. */
+    qn_code (*load)(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
+                    qn_weight **out, qn_err *err);
+
+    /* Bring one vector or small tensor [rows, cols] of a float type. Kept until the device is closed.
+     * Errors: QN_NOMEM. */
+    qn_code (*upload)(qn_device *d, const void *data, qn_dtype t, uint32_t rows, uint32_t cols,
+                      qn_tensor *out, qn_err *err);
+
+    /* Make rotary tables for positions below max_positions; kept until the device is closed.
+     * Errors: QN_NOMEM, QN_INVALID (dims odd). */
+    qn_code (*rope_new)(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions, qn_rope **out,
+                        qn_err *err);
+
+    /* Bytes of one block of a group on this device (no failure). */
+    size_t (*kv_block_bytes)(const qn_device *d, const qn_kv_spec *spec, uint32_t group);
+
+    /* Pools of n_blocks[g] blocks per group. The spec is copied. Errors: QN_NOMEM, QN_UNSUPPORTED. */
+    qn_code (*kv_new)(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_kv **out, qn_err *err);
+    void (*kv_free)(qn_kv *kv);
+
+    /* Copy a block within a group: copy on write (no failure). */
+    void (*kv_copy)(qn_kv *kv, uint32_t group, uint32_t dst, uint32_t src);
+
+    /* Raw bytes of a block to and from host memory of kv_block_bytes bytes, for the disk tier
+     * (no failure). */
+    void (*kv_read)(qn_kv *kv, uint32_t group, uint32_t block, void *host);
+    void (*kv_store)(qn_kv *kv, uint32_t group, uint32_t block, const void *host);
+
+    /* Scratch and plan memory for batches within the limits. Errors: QN_NOMEM. */
+    qn_code (*run_new)(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err);
+    void (*run_free)(qn_run *r);
+
+    /* Close the device with everything loaded into it (no failure). */
+    void (*close)(qn_device *d);
+
+    /* Number of worker threads, and bytes of device memory held by weights (no failure). */
+    uint32_t (*n_threads)(const qn_device *d);
+    uint64_t (*weights_bytes)(const qn_device *d);
+
+    /* ---- one step ---- */
+
+    /* Start a step: scratch is empty, the batch is uploaded. The batch and kv stay valid until `end`. */
+    void (*begin)(qn_run *r, const qn_batch *b, qn_kv *kv);
+
+    /* Finish: waits for the device. Errors: QN_DEVICE. */
+    qn_code (*end)(qn_run *r, qn_err *err);
+
+    /* Scratch position, and giving back all that was taken after it. */
+    size_t (*mark)(qn_run *r);
+    void (*reset)(qn_run *r, size_t mark);
+
+    /* Rows of the embedding matrix w [V, E] for the batch's ids: [T, E]. */
+    qn_tensor (*embed)(qn_run *r, const qn_weight *w);
+
+    /* Rows of x [T, E] that need logits, in order: [n_out, E]. */
+    qn_tensor (*out_rows)(qn_run *r, qn_tensor x);
+
+    /* y[i] = x W[i]^T (+ bias[i]) for n matrices that read the same x [T, n_in]; y[i] [T, n_out_i].
+     * One call shares the preparation of x between them. */
+    void (*linear)(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w);
+
+    /* RMS norm of every run of `width` columns (width divides cols; a head norm has width D):
+     * x * rsqrt(mean(x^2) + eps) * weight. weight [1, width] or absent. */
+    qn_tensor (*rms_norm)(qn_run *r, qn_tensor x, qn_tensor weight, uint32_t width, float eps);
+
+    /* Layer norm over the columns; weight and bias [1, cols], each may be absent. */
+    qn_tensor (*layer_norm)(qn_run *r, qn_tensor x, qn_tensor weight, qn_tensor bias, float eps);
+
+    /* Rotate the heads of x [T, n*d_head] in place by the batch's positions. */
+    void (*rope)(qn_run *r, qn_tensor x, uint32_t d_head, const qn_rope *rope);
+
+    /* Append k [T, Hk*Dk] and v [T, Hk*Dv] at the batch's positions of a layer, encoded by its codec. */
+    void (*kv_write)(qn_run *r, uint32_t layer, qn_tensor k, qn_tensor v);
+
+    /* Attention of q [T, H*Dk] over what is stored, the new tokens included: [T, H*Dv]. Softmax
+     * partials are formed per QN_KV_SPLIT positions and merged in ascending order (spec engine R3). */
+    qn_tensor (*attend)(qn_run *r, qn_tensor q, const qn_attend *a);
+
+    /* Elementwise: act(x); act(gate)*up; a+b; a*b; x*s. Same shapes; b of add and mul may have one row,
+     * which is then used for every row. */
+    qn_tensor (*act)(qn_run *r, qn_tensor x, qn_act kind);
+    qn_tensor (*glu)(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind);
+    qn_tensor (*add)(qn_run *r, qn_tensor a, qn_tensor b);
+    qn_tensor (*mul)(qn_run *r, qn_tensor a, qn_tensor b);
+    qn_tensor (*scale)(qn_run *r, qn_tensor x, float s);
+
+    /* tanh(x/cap)*cap. */
+    qn_tensor (*softcap)(qn_run *r, qn_tensor x, float cap);
+
+    /* *x += y in place: the residual stream. */
+    void (*accumulate)(qn_run *r, qn_tensor *x, qn_tensor y);
+
+    /* The values of x as float32 [rows, cols] in host memory, valid until `end` (no failure). */
+    const float *(*fetch)(qn_run *r, qn_tensor x);
+};
+
+/* n columns of x from column c0: a view (no failure). */
+qn_tensor qn_cols(qn_tensor x, uint32_t c0, uint32_t n);
+
+/* The inverse frequencies of a rotary table in float32, inv[dims/2], by MLX's formula (spec numerics
+ * 6.2, exp of 4.1) (no failure). */
+void qn_rope_inv(const qn_rope_desc *desc, float *inv);
+
+#endif
