@@ -1,0 +1,115 @@
+/* engine.h - the generation engine: many sequences, one path.
+ *
+ * The engine owns the KV pools, the sequences and one thread that runs steps: it collects new and
+ * cancelled requests, plans one ragged batch (decode rows first, prefill chunks in what is left),
+ * runs one forward pass, samples, and hands events out. A request's tokens depend on the model, its
+ * prompt, its options and its seed only (design 2.2).
+ *
+ * A generation (qn_gen) is the caller's handle. Events wait in its bounded ring until the caller
+ * takes them; a full ring pauses that row, never the others. `notify` is called from the engine
+ * thread when events appear: it must not block or call into the engine.
+ *
+ * Threads: submit, stats from any thread. The calls on one qn_gen from one thread at a time, except
+ * cancel, which may come from any.
+ */
+#ifndef QN_ENGINE_ENGINE_H
+#define QN_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "model/model.h"
+#include "sample/sampler.h"
+
+typedef struct qn_engine qn_engine;
+typedef struct qn_gen qn_gen;
+
+typedef struct qn_engine_opts {
+    uint32_t max_rows;      /* sequences running at once; 0: 8 */
+    uint32_t max_queue;     /* waiting requests beyond those; 0: 256 */
+    uint32_t step_tokens;   /* token budget of a step that only prefills; 0: 512 */
+    uint32_t mixed_tokens;  /* token budget of a step that also decodes; 0: 256 */
+    uint32_t block_tokens;  /* of the KV cache; 0: 64 */
+    uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
+    uint32_t max_positions; /* longest prompt + reply; 0: the model's own */
+} qn_engine_opts;
+
+typedef struct qn_request {
+    const uint32_t *prompt; /* copied by submit */
+    size_t n_prompt;        /* >= 1 */
+    uint32_t max_tokens;    /* 0: prefill only */
+    const uint32_t *eos;    /* ids that end the reply; copied */
+    size_t n_eos;
+    bool ignore_eos;        /* benchmarks: never end before max_tokens */
+    qn_sampling sampling;
+    void (*notify)(void *user); /* NULL: the caller polls or waits */
+    void *user;
+} qn_request;
+
+typedef enum qn_finish {
+    QN_FINISH_NONE = 0,
+    QN_FINISH_STOP,      /* an end-of-text token */
+    QN_FINISH_LENGTH,    /* max_tokens or the context was reached */
+    QN_FINISH_CANCELLED, /* qn_gen_cancel */
+    QN_FINISH_ERROR      /* see the event's err */
+} qn_finish;
+
+typedef struct qn_gen_stats {
+    uint32_t prompt_tokens, cached_tokens, generated_tokens; /* generated: the end token included */
+    double queue_ms;   /* from submit to admission */
+    double prefill_ms; /* from admission to token 0 on the host */
+    double decode_ms;  /* from token 0 to the last one */
+} qn_gen_stats;
+
+typedef enum qn_event_kind { QN_EV_PROGRESS = 1, QN_EV_TOKEN, QN_EV_DONE } qn_event_kind;
+
+typedef struct qn_event {
+    qn_event_kind kind;
+    uint32_t done, total;  /* PROGRESS: prompt tokens computed, of how many */
+    uint32_t index;        /* TOKEN: 0, 1, ... */
+    bool is_eos;           /* TOKEN: the end-of-text token itself; it has no text */
+    qn_sample sample;      /* TOKEN */
+    qn_finish finish;      /* DONE, always the last event, exactly once */
+    qn_gen_stats stats;    /* DONE */
+    qn_err err;            /* DONE with QN_FINISH_ERROR */
+} qn_event;
+
+/* Start an engine over a model, which must outlive it. Errors: QN_NOMEM, QN_LIMIT (the pools do not
+ * fit), QN_INVALID. */
+qn_code qn_engine_new(qn_engine **out, qn_model *model, const qn_engine_opts *opts, qn_err *err);
+
+/* Stop: running generations end as cancelled; all handles must be freed before (no failure). */
+void qn_engine_free(qn_engine *e);
+
+/* Longest sequence (prompt + reply) this engine takes, in tokens (no failure). */
+uint32_t qn_engine_max_positions(const qn_engine *e);
+
+/* Queue a request. Everything the request points to is copied. Errors: QN_INVALID (empty prompt, an id
+ * outside the vocabulary, a sampling value), QN_LIMIT "prompt too long" (prompt and max_tokens against
+ * the context and the pools), QN_CANCELLED when the queue is full, QN_NOMEM. */
+qn_code qn_engine_submit(qn_engine *e, const qn_request *req, qn_gen **out, qn_err *err);
+
+/* Take the next event if there is one. Returns false if none is waiting (no failure). */
+bool qn_gen_next(qn_gen *g, qn_event *ev);
+
+/* Wait up to timeout_ms (< 0: for ever) for an event and take it; false on timeout (no failure). */
+bool qn_gen_wait(qn_gen *g, qn_event *ev, int timeout_ms);
+
+/* Ask the row to end; DONE follows within one step (no failure). */
+void qn_gen_cancel(qn_gen *g);
+
+/* Give the handle back; a running generation is cancelled first and ends on its own. `notify` is not
+ * called any more once this returns (no failure). */
+void qn_gen_free(qn_gen *g);
+
+typedef struct qn_engine_stats {
+    uint32_t active_rows, waiting_rows;
+    uint64_t submitted, finished, prompt_tokens, generated_tokens, steps;
+    uint64_t kv_bytes_used, kv_bytes_total, weights_bytes;
+} qn_engine_stats;
+
+/* A snapshot of the counters (no failure). */
+void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out);
+
+#endif
