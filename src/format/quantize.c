@@ -69,12 +69,17 @@ static float group_scale(const float *x, uint32_t n, float largest, qn_dtype t)
     return round_to(amax / largest, t);
 }
 
-/* The power of two nearest to s by its logarithm, as an E8M0 byte; *value is it in type t. The
- * byte wraps for exponents under -127, as the reference's conversion does. */
+/* The power of two nearest to s by its logarithm, or the next one where that would be under s and
+ * the largest weight would not fit (MLX 0.32.4; before, it was the nearest). Stored as an E8M0 byte,
+ * *value is it in type t. The byte wraps for exponents under -127, as the reference's conversion
+ * does. */
 static uint8_t e8m0_scale(float s, qn_dtype t, float *value)
 {
     int e = 0;
-    if (isfinite(s) && s != 0.0f) e = (int)rintf(round_to(log2f(s), t));
+    if (isfinite(s) && s != 0.0f) {
+        e = (int)rintf(round_to(log2f(s), t));
+        if (ldexpf(1.0f, e) < s) e++;
+    }
     *value = round_to(ldexpf(1.0f, e), t);
     return (uint8_t)(unsigned)(e + 127);
 }
