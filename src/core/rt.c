@@ -17,9 +17,11 @@ typedef struct entry {
 struct qn_rt {
     entry *entries;
     size_t n;
+    const qn_rt *older; /* the snapshot made before this one */
 };
 
 static _Atomic(const qn_rt *) current;
+static const qn_rt *newest; /* head of all overrides: none is ever freed, and leak checkers see that */
 
 static char *copy(const char *s, size_t n)
 {
@@ -114,6 +116,8 @@ const qn_rt *qn_rt_set(const char *key, const char *value)
         if (strcmp(old->entries[i].key, key)) made->entries[made->n++] = old->entries[i];
     }
     made->entries[made->n++] = (entry){copy(key, strlen(key)), copy(value ? value : "", value ? strlen(value) : 0)};
+    made->older = newest;
+    newest = made;
     atomic_store_explicit(&current, made, memory_order_release);
     return old;
 }
