@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "compute/cpu/attend.h"
+#include "compute/cpu/elementwise.h"
 #include "compute/cpu/panel.h"
 
 struct qn_cpu_kernels {
@@ -30,13 +32,18 @@ struct qn_cpu_kernels {
     /* Quantize rows [t0, t1) of x into q (all groups). */
     void (*qacts)(qn_qacts *q, const float *x, uint32_t x_ld, uint32_t t0, uint32_t t1);
 
-    /* ---- attention, over one split of at most QN_KV_SPLIT positions; attend.c has the layout ---- */
-    void (*attend_split)(const struct qn_attend_job *job, uint32_t part, void *scratch);
+    /* ---- attend.h: attention over one split of QN_KV_SPLIT positions ---- */
+    void (*attend_split)(const struct qn_attend_job *job);
+    /* Add the partial `b` of n_rows rows to `a`, one softmax over both: `acc` has v_ld floats a row. */
+    void (*attend_merge)(const struct qn_attend_part *a, const struct qn_attend_part *b,
+                         uint32_t n_rows, uint32_t v_ld);
 
-    /* ---- elementwise, n floats; out may equal in ---- */
-    float (*sum_squares)(const float *x, uint32_t n);
-    void (*act)(float *y, const float *x, uint32_t n, int kind);
-    void (*glu)(float *y, const float *gate, const float *up, uint32_t n, int kind);
+    /* ---- elementwise.h: one row of n floats; out may equal in; w and b may be NULL ---- */
+    void (*rms_norm)(float *y, const float *x, const float *w, uint32_t n, float eps);
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, uint32_t n, float eps);
+    void (*act)(float *y, const float *x, uint32_t n, qn_act kind);
+    void (*glu)(float *y, const float *gate, const float *up, uint32_t n, qn_act kind);
+    void (*softcap)(float *y, const float *x, uint32_t n, float cap);
 };
 
 /* The kernels for `isa` (NULL: the best usable). NULL when that name is unknown or not usable here
