@@ -1,7 +1,8 @@
 /* dtype.c - names, sizes and conversions of stored number types.
  *
  * The 16-bit conversions are branch-free integer code with one float addition for the subnormals,
- * so that the compiler vectorises the loops of qn_widen and qn_narrow without instruction-set flags.
+ * so that the compiler vectorises the loops of qn_widen and qn_narrow without instruction-set
+ * flags.
  */
 #include "format/dtype.h"
 
@@ -15,12 +16,13 @@ typedef struct dtype_info {
 } dtype_info;
 
 static const dtype_info dtypes[] = {
-    [QN_F32] = {"F32", "float32", 4}, [QN_F16] = {"F16", "float16", 2}, [QN_BF16] = {"BF16", "bfloat16", 2},
-    [QN_I8] = {"I8", NULL, 1},        [QN_I16] = {"I16", NULL, 2},      [QN_I32] = {"I32", NULL, 4},
-    [QN_I64] = {"I64", NULL, 8},      [QN_U8] = {"U8", NULL, 1},        [QN_U16] = {"U16", NULL, 2},
-    [QN_U32] = {"U32", NULL, 4},      [QN_U64] = {"U64", NULL, 8},      [QN_BOOL] = {"BOOL", NULL, 1},
-    [QN_F8_E4M3] = {"F8_E4M3", NULL, 1},
-    [QN_F8_E8M0] = {"F8_E8M0", NULL, 1},
+    [QN_F32] = {"F32", "float32", 4},    [QN_F16] = {"F16", "float16", 2},
+    [QN_BF16] = {"BF16", "bfloat16", 2}, [QN_I8] = {"I8", NULL, 1},
+    [QN_I16] = {"I16", NULL, 2},         [QN_I32] = {"I32", NULL, 4},
+    [QN_I64] = {"I64", NULL, 8},         [QN_U8] = {"U8", NULL, 1},
+    [QN_U16] = {"U16", NULL, 2},         [QN_U32] = {"U32", NULL, 4},
+    [QN_U64] = {"U64", NULL, 8},         [QN_BOOL] = {"BOOL", NULL, 1},
+    [QN_F8_E4M3] = {"F8_E4M3", NULL, 1}, [QN_F8_E8M0] = {"F8_E8M0", NULL, 1},
     [QN_C64] = {"C64", NULL, 8},
 };
 _Static_assert(sizeof dtypes / sizeof *dtypes == QN_N_DTYPES, "one row per number type");
@@ -60,13 +62,19 @@ int qn_dtype_parse(const char *name, qn_dtype *out)
 
 static inline uint32_t bits_of(float f)
 {
-    union { float f; uint32_t u; } v = {.f = f};
+    union {
+        float f;
+        uint32_t u;
+    } v = {.f = f};
     return v.u;
 }
 
 static inline float float_of(uint32_t u)
 {
-    union { uint32_t u; float f; } v = {.u = u};
+    union {
+        uint32_t u;
+        float f;
+    } v = {.u = u};
     return v.f;
 }
 
@@ -79,7 +87,7 @@ static inline uint16_t to_bf16(float f)
 
 static inline float from_f16(uint16_t h)
 {
-    const uint32_t rebias = 112u << 23;                           /* 127 - 15 */
+    const uint32_t rebias = 112u << 23; /* 127 - 15 */
     uint32_t mag = h & 0x7FFFu;
     uint32_t normal = (mag << 13) + rebias;
     uint32_t tiny = bits_of(float_of(mag | 0x3F000000u) - 0.5f); /* mag * 2^-24, exact */
@@ -96,7 +104,7 @@ static inline uint16_t to_f16(float f)
     /* Below 2^-14 adding 0.5 makes the hardware round at 2^-24, the step of f16's subnormals. */
     uint32_t tiny = bits_of(float_of(mag) + 0.5f) - 0x3F000000u;
     uint32_t h = mag < 0x38800000u ? tiny : normal;
-    h = mag >= 0x477FF000u ? 0x7C00u : h;                        /* 65520 and more */
+    h = mag >= 0x477FF000u ? 0x7C00u : h; /* 65520 and more */
     h = mag > 0x7F800000u ? 0x7D00u : h;
     return (uint16_t)(h | (u >> 16 & 0x8000u));
 }
@@ -127,9 +135,9 @@ uint8_t qn_f32_e4m3(float f)
 {
     uint32_t u = bits_of(f), sign = u >> 24 & 0x80u, mag = u & 0x7FFFFFFFu;
     uint32_t code;
-    if (mag >= 0x43E00000u) {        /* 448, inf, NaN */
+    if (mag >= 0x43E00000u) { /* 448, inf, NaN */
         code = 0x7Eu;
-    } else if (mag < 121u << 23) {   /* below 2^-6: adding 2^14 rounds at 2^-9 */
+    } else if (mag < 121u << 23) { /* below 2^-6: adding 2^14 rounds at 2^-9 */
         code = bits_of(float_of(mag) + 0x1p14f) - bits_of(0x1p14f);
     } else {
         code = (mag - (120u << 23) + 0x7FFFFu + ((mag >> 20) & 1u)) >> 20;
@@ -150,18 +158,20 @@ float qn_e2m1_f32(uint8_t c)
 }
 
 /* Sources may be unaligned: memcpy of one element compiles to a plain load. */
-#define WIDEN(type, convert)                                    \
-    for (size_t i = 0; i < n; i++) {                            \
-        type v;                                                 \
-        memcpy(&v, (const char *)src + i * sizeof v, sizeof v); \
-        dst[i] = convert(v);                                    \
-    }                                                           \
+#define WIDEN(type, convert)                                                                       \
+    for (size_t i = 0; i < n; i++) {                                                               \
+        type v;                                                                                    \
+        memcpy(&v, (const char *)src + i * sizeof v, sizeof v);                                    \
+        dst[i] = convert(v);                                                                       \
+    }                                                                                              \
     return
 
 void qn_widen(float *dst, const void *src, qn_dtype t, size_t n)
 {
     switch (t) {
-    case QN_F32: if (n) memcpy(dst, src, n * sizeof *dst); return;
+    case QN_F32:
+        if (n) memcpy(dst, src, n * sizeof *dst);
+        return;
     case QN_F16: WIDEN(uint16_t, from_f16);
     case QN_BF16: WIDEN(uint16_t, qn_bf16_f32);
     case QN_I8: WIDEN(int8_t, (float));

@@ -7,11 +7,8 @@
 /* ---- specs ---- */
 
 static const char *const mode_names[] = {
-    [QN_Q_NONE] = "none",
-    [QN_Q_AFFINE] = "affine",
-    [QN_Q_MXFP4] = "mxfp4",
-    [QN_Q_MXFP8] = "mxfp8",
-    [QN_Q_NVFP4] = "nvfp4",
+    [QN_Q_NONE] = "none",   [QN_Q_AFFINE] = "affine", [QN_Q_MXFP4] = "mxfp4",
+    [QN_Q_MXFP8] = "mxfp8", [QN_Q_NVFP4] = "nvfp4",
 };
 
 const char *qn_qmode_name(qn_qmode m)
@@ -33,10 +30,8 @@ int qn_qmode_parse(const char *name, qn_qmode *out)
 qn_qspec qn_qspec_default(qn_qmode mode)
 {
     static const qn_qspec defaults[] = {
-        [QN_Q_NONE] = {QN_Q_NONE, 0, 0},
-        [QN_Q_AFFINE] = {QN_Q_AFFINE, 4, 64},
-        [QN_Q_MXFP4] = {QN_Q_MXFP4, 4, 32},
-        [QN_Q_MXFP8] = {QN_Q_MXFP8, 8, 32},
+        [QN_Q_NONE] = {QN_Q_NONE, 0, 0},    [QN_Q_AFFINE] = {QN_Q_AFFINE, 4, 64},
+        [QN_Q_MXFP4] = {QN_Q_MXFP4, 4, 32}, [QN_Q_MXFP8] = {QN_Q_MXFP8, 8, 32},
         [QN_Q_NVFP4] = {QN_Q_NVFP4, 4, 16},
     };
     qn_check(mode >= QN_Q_NONE && mode <= QN_Q_NVFP4);
@@ -46,10 +41,12 @@ qn_qspec qn_qspec_default(qn_qmode mode)
 static qn_code check_affine(const qn_qspec *s, qn_err *err)
 {
     if (s->bits < 2 || s->bits == 7 || s->bits > 8) {
-        return qn_err_set(err, QN_INVALID, "affine quantization has no %u bits; choose 2, 3, 4, 5, 6 or 8", s->bits);
+        return qn_err_set(err, QN_INVALID,
+                          "affine quantization has no %u bits; choose 2, 3, 4, 5, 6 or 8", s->bits);
     }
     if (s->group_size != 32 && s->group_size != 64 && s->group_size != 128) {
-        return qn_err_set(err, QN_INVALID, "affine quantization has no group size %u; choose 32, 64 or 128",
+        return qn_err_set(err, QN_INVALID,
+                          "affine quantization has no group size %u; choose 32, 64 or 128",
                           s->group_size);
     }
     return QN_OK;
@@ -59,7 +56,8 @@ qn_code qn_qspec_check(const qn_qspec *s, uint32_t n_in, qn_err *err)
 {
     if (s->mode == QN_Q_NONE) return QN_OK;
     if (s->mode < QN_Q_NONE || s->mode > QN_Q_NVFP4) {
-        return qn_err_set(err, QN_INVALID, "unknown quantization mode %d; choose affine, mxfp4, mxfp8 or nvfp4",
+        return qn_err_set(err, QN_INVALID,
+                          "unknown quantization mode %d; choose affine, mxfp4, mxfp8 or nvfp4",
                           (int)s->mode);
     }
     if (s->mode == QN_Q_AFFINE) {
@@ -68,12 +66,14 @@ qn_code qn_qspec_check(const qn_qspec *s, uint32_t n_in, qn_err *err)
     } else {
         qn_qspec want = qn_qspec_default(s->mode);
         if (s->bits != want.bits || s->group_size != want.group_size) {
-            return qn_err_set(err, QN_INVALID, "%s quantization has %u bits and group size %u, not %u and %u",
-                              mode_names[s->mode], want.bits, want.group_size, s->bits, s->group_size);
+            return qn_err_set(
+                err, QN_INVALID, "%s quantization has %u bits and group size %u, not %u and %u",
+                mode_names[s->mode], want.bits, want.group_size, s->bits, s->group_size);
         }
     }
     if (n_in % s->group_size) {
-        return qn_err_set(err, QN_INVALID, "a row of %u inputs cannot be quantized in groups of %u: not a multiple",
+        return qn_err_set(err, QN_INVALID,
+                          "a row of %u inputs cannot be quantized in groups of %u: not a multiple",
                           n_in, s->group_size);
     }
     return QN_OK;
@@ -91,7 +91,9 @@ uint32_t qn_qcode(const void *row, uint32_t bits, size_t k)
     const uint8_t *p = (const uint8_t *)row + k * bits / 8;
     uint32_t shift = (uint32_t)(k * bits % 8);
     uint32_t word = p[0];
-    if (shift + bits > 8) word |= (uint32_t)p[1] << 8; /* the last code must not read past the row */
+    if (shift + bits > 8) {
+        word |= (uint32_t)p[1] << 8; /* the last code must not read past the row */
+    }
     return word >> shift & ((1u << bits) - 1u);
 }
 
@@ -148,7 +150,9 @@ static inline void unpack_eights(const uint8_t *p, unsigned bits, uint32_t n, ui
     for (uint32_t i = 0; i < n; i += 8, p += bits) {
         uint64_t word = 0;
         memcpy(&word, p, bits);
-        for (unsigned j = 0; j < 8; j++) codes[i + j] = (uint8_t)(word >> (j * bits) & ((1u << bits) - 1u));
+        for (unsigned j = 0; j < 8; j++) {
+            codes[i + j] = (uint8_t)(word >> (j * bits) & ((1u << bits) - 1u));
+        }
     }
 }
 
@@ -187,8 +191,8 @@ static float round_to(float f, qn_dtype t)
 
 /* y = scale*code + bias; `exact` rounds the product and the sum to dtype t. Rounding happens on a
  * table of the group's possible values where that is shorter than the group. */
-static void affine_group(const uint8_t *codes, uint32_t n, uint32_t bits, float scale, float bias, qn_dtype t,
-                         bool exact, float *y)
+static void affine_group(const uint8_t *codes, uint32_t n, uint32_t bits, float scale, float bias,
+                         qn_dtype t, bool exact, float *y)
 {
     if (!exact || t == QN_F32) {
         for (uint32_t i = 0; i < n; i++) y[i] = scale * (float)codes[i] + bias;
@@ -196,7 +200,9 @@ static void affine_group(const uint8_t *codes, uint32_t n, uint32_t bits, float 
     }
     if (bits <= 4) {
         float table[16];
-        for (uint32_t c = 0; c < 1u << bits; c++) table[c] = round_to(round_to(scale * (float)c, t) + bias, t);
+        for (uint32_t c = 0; c < 1u << bits; c++) {
+            table[c] = round_to(round_to(scale * (float)c, t) + bias, t);
+        }
         for (uint32_t i = 0; i < n; i++) y[i] = table[codes[i]];
         return;
     }
@@ -217,8 +223,8 @@ static void affine_row(const qn_matrix *m, size_t row, bool exact, float *y)
     uint8_t codes[MAX_GROUP];
     for (size_t g = 0; g < groups_of(m); g++) {
         unpack_group(words + g * group_bytes, s->bits, s->group_size, codes);
-        affine_group(codes, s->group_size, s->bits, qn_qscale(m, row, g), qn_qbias(m, row, g), m->dtype, exact,
-                     y + g * s->group_size);
+        affine_group(codes, s->group_size, s->bits, qn_qscale(m, row, g), qn_qbias(m, row, g),
+                     m->dtype, exact, y + g * s->group_size);
     }
 }
 

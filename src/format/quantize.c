@@ -47,8 +47,8 @@ static uint32_t affine_code(float x, affine_fit fit, float top)
     return (uint32_t)(q < top ? q : top);
 }
 
-static void affine_row(const qn_qspec *s, qn_dtype t, const float *x, uint32_t n_in, void *words, void *scales,
-                       void *biases)
+static void affine_row(const qn_qspec *s, qn_dtype t, const float *x, uint32_t n_in, void *words,
+                       void *scales, void *biases)
 {
     float top = (float)((1u << s->bits) - 1u);
     for (uint32_t at = 0; at < n_in; at += s->group_size) {
@@ -70,9 +70,9 @@ static float group_scale(const float *x, uint32_t n, float largest, qn_dtype t)
 }
 
 /* The power of two nearest to s by its logarithm, or the next one where that would be under s and
- * the largest weight would not fit (MLX 0.32.4; before, it was the nearest). Stored as an E8M0 byte,
- * *value is it in type t. The byte wraps for exponents under -127, as the reference's conversion
- * does. */
+ * the largest weight would not fit (MLX 0.32.4; before, it was the nearest). Stored as an E8M0
+ * byte, *value is it in type t. The byte wraps for exponents under -127, as the reference's
+ * conversion does. */
 static uint8_t e8m0_scale(float s, qn_dtype t, float *value)
 {
     int e = 0;
@@ -100,7 +100,8 @@ static uint32_t e2m1_code(float q, qn_dtype t)
     return best;
 }
 
-static void float_row(const qn_qspec *s, qn_dtype t, const float *x, uint32_t n_in, void *words, uint8_t *scales)
+static void float_row(const qn_qspec *s, qn_dtype t, const float *x, uint32_t n_in, void *words,
+                      uint8_t *scales)
 {
     float largest = s->mode == QN_Q_MXFP8 ? 448.0f : 6.0f;
     for (uint32_t at = 0; at < n_in; at += s->group_size) {
@@ -114,7 +115,8 @@ static void float_row(const qn_qspec *s, qn_dtype t, const float *x, uint32_t n_
         }
         for (uint32_t i = at; i < at + s->group_size; i++) {
             float q = round_to(x[i] / scale, t);
-            uint32_t code = s->bits == 8 ? qn_f32_e4m3(q) : e2m1_code(q, s->mode == QN_Q_NVFP4 ? QN_F32 : t);
+            uint32_t code =
+                s->bits == 8 ? qn_f32_e4m3(q) : e2m1_code(q, s->mode == QN_Q_NVFP4 ? QN_F32 : t);
             qn_qcode_put(words, s->bits, i, code);
         }
     }
