@@ -42,6 +42,10 @@ qn_tensor qn_cpu_take(qn_cpu_run *r, uint32_t rows, uint32_t cols);
 /* Raw scratch, 64-byte aligned (no failure). */
 void *qn_cpu_bytes(qn_cpu_run *r, size_t bytes);
 
+/* Open the device; qn_device_open calls it (cpu.c). Errors: QN_UNSUPPORTED (an unknown instruction
+ * set: names the choices), QN_NOMEM, QN_IO. */
+qn_code qn_cpu_open(qn_device **out, const qn_device_opts *opts, qn_err *err);
+
 /* The slots of the table of operations, by file. Contracts are those of compute/ops.h. */
 /* weights.c */
 qn_code qn_cpu_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
@@ -49,6 +53,10 @@ qn_code qn_cpu_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_l
 void qn_cpu_store_free(qn_cpu_store *s);
 uint64_t qn_cpu_weights_bytes(const qn_device *d);
 /* linear.c */
+/* Scratch that `linear` takes besides its results, for batches of up to max_tokens rows of any matrix
+ * loaded so far; run_new adds it to limits.scratch_bytes. Kernels use up to QN_MM_SCRATCH bytes of a
+ * thread's scratch (panel.h) (no failure). */
+size_t qn_cpu_linear_bytes(const qn_cpu *cpu, uint32_t max_tokens);
 void qn_cpu_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w);
 qn_tensor qn_cpu_embed(qn_run *r, const qn_weight *w);
 /* norm.c */

@@ -21,15 +21,17 @@ struct qn_cpu_kernels {
 
     /* ---- panel.h: quantized and dense matrix products ---- */
 
-    /* y[t][p*16 + i] = row i of panel p times activation row t, for panels [p0, p1) and all rows
-     * t < n_rows of the prepared activations. Rows past n_out in the last panel are not stored.
-     * y has ld floats per row. Thread safe for disjoint panel ranges. */
-    void (*qmm)(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t n_rows,
-                uint32_t p0, uint32_t p1, void *scratch);
-    void (*dmm)(float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld, uint32_t n_rows,
-                uint32_t p0, uint32_t p1, void *scratch);
+    /* y[t][p*16 + i] = row i of panel p times activation row t, for panels [p0, p1) of the first
+     * expert and all rows of the activations (qmm: x->n_rows; dmm: x [n_rows, n_in], x_ld floats from
+     * one row to the next). Rows past n_out in the last panel are not stored. y has ld floats per
+     * row; scratch has QN_MM_SCRATCH bytes. Thread safe for disjoint panel ranges. */
+    void (*qmm)(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1,
+                void *scratch);
+    void (*dmm)(float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld,
+                uint32_t n_rows, uint32_t p0, uint32_t p1, void *scratch);
 
-    /* Quantize rows [t0, t1) of x into q (all groups). */
+    /* Quantize rows [t0, t1) of x [n_rows, n_in] into q, which was placed. Thread safe for disjoint
+     * row ranges. */
     void (*qacts)(qn_qacts *q, const float *x, uint32_t x_ld, uint32_t t0, uint32_t t1);
 
     /* ---- attend.h: attention over one split of QN_KV_SPLIT positions ---- */

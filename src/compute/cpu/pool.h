@@ -13,9 +13,12 @@
 
 #include "core/err.h"
 
+enum { QN_MAX_THREADS = 256 };
+
 typedef struct qn_pool qn_pool;
 
-/* Start n_threads-1 workers (the caller is the last one). Errors: QN_NOMEM, QN_IO. */
+/* Start n_threads-1 workers (the caller is thread 0); n_threads from 1 to QN_MAX_THREADS, 0 means
+ * qn_pool_default_threads. Errors: QN_INVALID, QN_NOMEM, QN_IO. */
 qn_code qn_pool_new(qn_pool **out, uint32_t n_threads, qn_err *err);
 void qn_pool_free(qn_pool *p);
 uint32_t qn_pool_threads(const qn_pool *p);
@@ -24,5 +27,9 @@ uint32_t qn_pool_threads(const qn_pool *p);
  * thread, for per-thread scratch. n_parts 1 runs on the caller without waking anybody (no failure). */
 typedef void (*qn_pool_fn)(void *arg, uint32_t part, uint32_t thread);
 void qn_pool_run(qn_pool *p, qn_pool_fn fn, void *arg, uint32_t n_parts);
+
+/* Threads that make sense here: QUERN_THREADS, else the physical cores that the affinity mask and the
+ * control group's quota leave; from 1 to QN_MAX_THREADS (no failure). */
+uint32_t qn_pool_default_threads(void);
 
 #endif
