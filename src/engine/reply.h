@@ -1,8 +1,10 @@
 /* reply.h - a reply's text: tokens in, whole UTF-8 out, cut at stop strings.
  *
  * Text is held back while it is an incomplete character or could be the start of a stop string; a
- * stop string is never partly shown. Matching is on text across token boundaries; the earliest match
- * wins, the longest among equals.
+ * stop string is never partly shown. Matching is on the text, across token boundaries, and does not
+ * depend on how the text was cut into tokens: the stop string that is complete first wins, the
+ * longest among those that end at the same character. As in mlx-lm, special tokens give no text and
+ * one leading space of the whole reply is dropped.
  * Threads: one thread at a time.
  */
 #ifndef QN_ENGINE_REPLY_H
@@ -12,23 +14,29 @@
 #include <stddef.h>
 
 #include "core/buf.h"
-#include "engine/loaded.h"
 #include "text/detok.h"
+#include "text/tokenizer.h"
 
 enum { QN_MAX_STOPS = 16, QN_MAX_STOP_BYTES = 256 };
 
 typedef struct qn_reply qn_reply;
 
-/* Start a reply. stops[n_stops] are copied; empty ones are ignored. Errors: QN_LIMIT (too many, too
- * long: names the limit), QN_NOMEM. */
+/* Start a reply. stops[n_stops] are copied; empty ones are ignored. `tok` is borrowed until
+ * qn_reply_free. Errors: QN_LIMIT (too many, too long: names the limit), QN_NOMEM. */
 qn_code qn_reply_new(qn_reply **out, const qn_tokenizer *tok, const char *const *stops, size_t n_stops, qn_err *err);
+
+/* NULL is allowed (no failure). */
 void qn_reply_free(qn_reply *r);
 
 /* Add a token and append the text that is now certain to `out`. Returns true once a stop string was
  * met; later calls append nothing. Errors: out->failed. */
 bool qn_reply_push(qn_reply *r, uint32_t token, qn_buf *out);
 
-/* The reply ended without a stop string: append what was held back. Errors: out->failed. */
-void qn_reply_finish(qn_reply *r, qn_buf *out);
+/* The tokens are over: append what was held back, up to a stop string that the last held character
+ * completes. Returns true if a stop string was met, now or before. Errors: out->failed. */
+bool qn_reply_finish(qn_reply *r, qn_buf *out);
+
+/* The stop string that was met, borrowed until qn_reply_free; NULL if none was (no failure). */
+const char *qn_reply_stop(const qn_reply *r);
 
 #endif
