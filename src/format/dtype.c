@@ -128,6 +128,7 @@ float qn_e4m3_f32(uint8_t c)
 {
     uint32_t sign = (uint32_t)(c & 0x80u) << 24, exponent = (c >> 3) & 15u, mantissa = c & 7u;
     if (exponent == 0) return float_of(bits_of((float)mantissa * 0x1p-9f) | sign);
+    if ((c & 0x7Fu) == 0x7Fu) return float_of(sign | 0x7FF00000u);
     return float_of(sign | (exponent + 120u) << 23 | mantissa << 20);
 }
 

@@ -41,7 +41,8 @@ uint16_t qn_f32_bf16(float f);
 float qn_f16_f32(uint16_t h);
 uint16_t qn_f32_f16(float f);
 
-/* OCP E4M3 to and from float32: code 0x7F decodes to 480, encoding saturates at 0x7E (no failure). */
+/* OCP E4M3 to and from float32: codes 0x7F and 0xFF decode to NaN (MLX 0.32.4; earlier versions had
+ * 480), encoding saturates at 0x7E (no failure). */
 float qn_e4m3_f32(uint8_t c);
 uint8_t qn_f32_e4m3(float f);
 
