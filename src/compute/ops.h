@@ -201,8 +201,9 @@ struct qn_ops {
     /* *x += y in place: the residual stream. */
     void (*accumulate)(qn_run *r, qn_tensor *x, qn_tensor y);
 
-    /* The values of x as float32 [rows, cols] in host memory, valid until `end` (no failure). */
-    const float *(*fetch)(qn_run *r, qn_tensor x);
+    /* The values of x as float32 [rows, cols] in host memory, valid until `end`; the caller may overwrite
+     * them and then does not use x any more (no failure). */
+    float *(*fetch)(qn_run *r, qn_tensor x);
 };
 
 /* n columns of x from column c0: a view (no failure). */

@@ -1,0 +1,423 @@
+/* engine.c - the engine thread, its inbox, and one step after another. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "engine/internal.h"
+
+enum {
+    DEFAULT_ROWS = 8, DEFAULT_QUEUE = 256, DEFAULT_STEP = 512, DEFAULT_MIXED = 256, DEFAULT_BLOCK = 64,
+    DEFAULT_POSITIONS = 32768, MAX_ROWS = 1024
+};
+
+/* ---- sizes ---- */
+
+static uint32_t or_default(uint32_t v, uint32_t dflt)
+{
+    return v ? v : dflt;
+}
+
+static uint64_t available_bytes(void)
+{
+    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 1u << 30;
+}
+
+static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
+{
+    qn_engine_opts *o = &e->o;
+    if (opts) *o = *opts;
+    o->max_rows = or_default(o->max_rows, DEFAULT_ROWS);
+    o->max_queue = or_default(o->max_queue, DEFAULT_QUEUE);
+    o->step_tokens = or_default(o->step_tokens, DEFAULT_STEP);
+    o->mixed_tokens = or_default(o->mixed_tokens, DEFAULT_MIXED);
+    o->block_tokens = or_default(o->block_tokens, DEFAULT_BLOCK);
+    uint32_t own = or_default(e->model->info.max_positions, DEFAULT_POSITIONS);
+    o->max_positions = or_default(o->max_positions, own);
+    if (o->max_rows > MAX_ROWS) return qn_err_set(err, QN_INVALID, "%u rows at once, must be at most %d", o->max_rows, MAX_ROWS);
+    if (o->block_tokens < 16 || o->block_tokens > 256 || (o->block_tokens & (o->block_tokens - 1))) {
+        return qn_err_set(err, QN_INVALID, "KV block size %u, must be 16, 32, 64, 128 or 256", o->block_tokens);
+    }
+    if (o->mixed_tokens < o->max_rows) o->mixed_tokens = o->max_rows;
+    if (o->step_tokens < o->mixed_tokens) o->step_tokens = o->mixed_tokens;
+    return QN_OK;
+}
+
+/* Blocks per group: enough for every row at full length, cut down evenly to the memory there is. */
+static qn_code plan_pools(qn_engine *e, uint32_t *n_blocks, qn_err *err)
+{
+    uint64_t budget = e->o.kv_bytes ? e->o.kv_bytes : available_bytes() / 2, want = 0, one = 0;
+    const qn_ops *ops = e->model->dev->ops;
+    for (uint32_t g = 0; g < e->kv.n_groups; g++) {
+        uint64_t block = ops->kv_block_bytes(e->model->dev, &e->kv, g), n = e->o.max_positions;
+        uint64_t window = e->kv.groups[g].window;
+        if (window && n > window + e->o.step_tokens) n = window + e->o.step_tokens;
+        n = n / e->o.block_tokens + 3;
+        n_blocks[g] = (uint32_t)(n * e->o.max_rows);
+        want += block * n * e->o.max_rows;
+        one += block * n;
+    }
+    if (one > budget && !e->o.kv_bytes) budget = one < 2 * budget ? one : budget;
+    if (want <= budget) return QN_OK;
+    double share = (double)budget / (double)want;
+    for (uint32_t g = 0; g < e->kv.n_groups; g++) {
+        n_blocks[g] = (uint32_t)(n_blocks[g] * share);
+        if (n_blocks[g] < 4) {
+            return qn_err_set(err, QN_LIMIT, "%llu bytes for the KV cache hold fewer than 4 blocks; give it more or "
+                              "lower the context length", (unsigned long long)budget);
+        }
+    }
+    return QN_OK;
+}
+
+static qn_code allocate(qn_engine *e, qn_err *err)
+{
+    uint32_t n_blocks[QN_MAX_KV_GROUPS] = {0};
+    e->kv = e->model->kv;
+    e->kv.block_tokens = e->o.block_tokens;
+    qn_code rc = plan_pools(e, n_blocks, err);
+    if (rc) return rc;
+    if ((rc = qn_blocks_new(&e->blocks, e->model->dev, &e->kv, n_blocks, err))) return rc;
+    size_t tokens = (size_t)e->o.step_tokens + e->o.max_rows, rows = e->o.max_rows;
+    qn_run_limits limits = {
+        .max_tokens = (uint32_t)tokens, .max_items = (uint32_t)rows, .max_out = (uint32_t)rows,
+        .max_positions = e->o.max_positions,
+        .scratch_bytes = qn_model_scratch(e->model, (uint32_t)tokens, (uint32_t)rows),
+    };
+    if ((rc = e->model->dev->ops->run_new(e->model->dev, &limits, &e->run, err))) return rc;
+    qn_plan *p = &e->plan;
+    p->ids = calloc(tokens, sizeof *p->ids);
+    p->pos = calloc(tokens, sizeof *p->pos);
+    p->items = calloc(rows, sizeof *p->items);
+    p->out_rows = calloc(rows, sizeof *p->out_rows);
+    p->item_gen = calloc(rows, sizeof(qn_gen *));
+    p->out_gen = calloc(rows, sizeof(qn_gen *));
+    e->rows = calloc(rows, sizeof(qn_gen *));
+    if (p->ids && p->pos && p->items && p->out_rows && p->item_gen && p->out_gen && e->rows) return QN_OK;
+    return qn_err_set(err, QN_NOMEM, "engine: out of memory");
+}
+
+/* ---- rows ---- */
+
+void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
+{
+    g->state = QN_ROW_DONE;
+    qn_table_release(&g->table, e->blocks);
+    double now = qn_now_ms(), admit = g->admit_ms ? g->admit_ms : now, first = g->first_ms ? g->first_ms : now;
+    g->stats.queue_ms = admit - g->submit_ms;
+    g->stats.prefill_ms = first - admit;
+    g->stats.decode_ms = g->last_ms > first ? g->last_ms - first : 0;
+    g->stats.generated_tokens = g->n_generated;
+    qn_event ev = {.kind = QN_EV_DONE, .finish = finish, .stats = g->stats};
+    if (why) ev.err = *why;
+    atomic_fetch_add(&e->finished, 1);
+    qn_gen_emit(g, &ev);
+    qn_gen_leave(g);
+}
+
+static bool is_eos(const qn_gen *g, uint32_t id)
+{
+    for (size_t i = 0; i < g->n_eos; i++) {
+        if (g->eos[i] == id) return true;
+    }
+    return false;
+}
+
+/* Step 9 of the data path. Append a sampled token, tell the caller, and decide whether the row ends. */
+static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
+{
+    g->last_ms = qn_now_ms();
+    if (g->n_generated == 0) g->first_ms = g->last_ms;
+    qn_event ev = {.kind = QN_EV_TOKEN, .index = g->n_generated, .sample = *s};
+    ev.is_eos = !g->ignore_eos && is_eos(g, s->token);
+    g->tokens[g->len++] = s->token;
+    g->n_generated++;
+    atomic_fetch_add(&e->generated_tokens, 1);
+    qn_gen_emit(g, &ev);
+    if (ev.is_eos) return QN_FINISH_STOP;
+    return g->n_generated >= g->max_tokens ? QN_FINISH_LENGTH : QN_FINISH_NONE;
+}
+
+static void remove_row(qn_engine *e, uint32_t i)
+{
+    memmove(&e->rows[i], &e->rows[i + 1], (e->n_rows - i - 1) * sizeof(qn_gen *));
+    atomic_fetch_sub(&e->n_rows, 1);
+}
+
+static void retire_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
+{
+    for (uint32_t i = 0; i < e->n_rows; i++) {
+        if (e->rows[i] != g) continue;
+        remove_row(e, i);
+        qn_engine_retire(e, g, finish, why);
+        return;
+    }
+}
+
+/* Step 8 of the data path. Sample every row that has logits; [n_out, V] float32 in host memory. */
+static void sample_rows(qn_engine *e, float *logits)
+{
+    const qn_plan *p = &e->plan;
+    uint32_t n_vocab = e->model->info.n_vocab;
+    for (uint32_t i = 0; i < p->batch.n_out; i++) {
+        qn_gen *g = p->out_gen[i];
+        qn_sample s;
+        qn_sampler_draw(g->sampler, logits + (size_t)i * n_vocab, g->tokens, g->len, g->n_generated, &s);
+        qn_finish f = commit(e, g, &s);
+        if (f) retire_row(e, g, f, NULL);
+    }
+}
+
+/* The planned tokens are stored now: advance, report progress of prompts, release old windows. */
+static void advance(qn_engine *e)
+{
+    const qn_plan *p = &e->plan;
+    for (uint32_t i = 0; i < p->batch.n_items; i++) {
+        qn_gen *g = p->item_gen[i];
+        bool prompt = g->computed < g->n_prompt && g->n_generated == 0;
+        g->computed += g->n_planned;
+        qn_table_slide(&g->table, e->blocks, g->computed);
+        if (!prompt) continue;
+        uint32_t done = g->computed < g->n_prompt ? g->computed : g->n_prompt;
+        atomic_fetch_add(&e->prompt_tokens, g->n_planned);
+        qn_gen_emit(g, &(qn_event){.kind = QN_EV_PROGRESS, .done = done, .total = g->n_prompt});
+    }
+}
+
+/* Rows that asked for no tokens end when their prompt is stored. */
+static void finish_prefill_only(qn_engine *e)
+{
+    for (uint32_t i = e->n_rows; i-- > 0;) {
+        qn_gen *g = e->rows[i];
+        if (g->max_tokens == 0 && g->computed == g->len) retire_row(e, g, QN_FINISH_LENGTH, NULL);
+    }
+}
+
+static void fail_batch(qn_engine *e, const qn_err *why)
+{
+    qn_log(QN_ERROR, "step failed: %s", why->text);
+    for (uint32_t i = 0; i < e->plan.batch.n_items; i++) retire_row(e, e->plan.item_gen[i], QN_FINISH_ERROR, why);
+}
+
+static void count_kv(qn_engine *e)
+{
+    uint64_t used = 0;
+    for (uint32_t g = 0; g < e->kv.n_groups; g++) {
+        uint64_t n = qn_blocks_total(e->blocks, g) - qn_blocks_available(e->blocks, g);
+        used += n * qn_blocks_bytes(e->blocks, g);
+    }
+    atomic_store(&e->kv_used, used);
+}
+
+/* One step: forward, sample, commit. */
+static void step(qn_engine *e)
+{
+    qn_err err = {0};
+    const qn_ops *ops = e->model->dev->ops;
+    ops->begin(e->run, &e->plan.batch, qn_blocks_kv(e->blocks));
+    qn_tensor logits = e->model->ops->forward(e->model, e->run);
+    advance(e);
+    if (e->plan.batch.n_out) sample_rows(e, ops->fetch(e->run, logits));
+    finish_prefill_only(e);
+    if (ops->end(e->run, &err)) fail_batch(e, &err);
+    atomic_fetch_add(&e->steps, 1);
+    count_kv(e);
+}
+
+/* ---- the thread ---- */
+
+/* Move submissions to the queue. With wait, sleep until there is something to look at. Returns false
+ * when the engine is to stop. */
+static bool collect(qn_engine *e, bool wait)
+{
+    pthread_mutex_lock(&e->lock);
+    while (wait && !e->woken && !e->stopping && !e->inbox) pthread_cond_wait(&e->wake, &e->lock);
+    e->woken = false;
+    qn_gen *first = e->inbox, *last = e->inbox_tail;
+    uint32_t n = e->n_inbox;
+    e->inbox = e->inbox_tail = NULL;
+    e->n_inbox = 0;
+    bool go_on = !e->stopping;
+    atomic_fetch_add(&e->n_queue, n);
+    pthread_mutex_unlock(&e->lock);
+    if (first) {
+        if (e->queue_tail) e->queue_tail->next = first;
+        else e->queue = first;
+        e->queue_tail = last;
+    }
+    return go_on;
+}
+
+static void drop_cancelled(qn_engine *e, bool all)
+{
+    for (uint32_t i = e->n_rows; i-- > 0;) {
+        qn_gen *g = e->rows[i];
+        if (!all && !atomic_load(&g->cancel)) continue;
+        remove_row(e, i);
+        qn_engine_retire(e, g, QN_FINISH_CANCELLED, NULL);
+    }
+    qn_gen *prev = NULL;
+    for (qn_gen *g = e->queue, *next; g; g = next) {
+        next = g->next;
+        if (!all && !atomic_load(&g->cancel)) {
+            prev = g;
+            continue;
+        }
+        if (prev) prev->next = next;
+        else e->queue = next;
+        if (e->queue_tail == g) e->queue_tail = prev;
+        g->next = NULL;
+        atomic_fetch_sub(&e->n_queue, 1);
+        qn_engine_retire(e, g, QN_FINISH_CANCELLED, NULL);
+    }
+}
+
+static void *engine_main(void *arg)
+{
+    qn_engine *e = arg;
+    bool idle = true;
+    while (collect(e, idle)) {
+        drop_cancelled(e, false);
+        qn_engine_admit(e);
+        idle = !qn_engine_plan(e);
+        if (!idle) step(e);
+        else count_kv(e);
+    }
+    drop_cancelled(e, true);
+    return NULL;
+}
+
+void qn_engine_wake(qn_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->woken = true;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- the public calls ---- */
+
+qn_code qn_engine_new(qn_engine **out, qn_model *model, const qn_engine_opts *opts, qn_err *err)
+{
+    *out = NULL;
+    qn_engine *e = calloc(1, sizeof *e);
+    if (!e) return qn_err_set(err, QN_NOMEM, "engine: out of memory");
+    e->model = model;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    qn_code rc = fill_opts(e, opts, err);
+    if (!rc) rc = allocate(e, err);
+    if (!rc && pthread_create(&e->thread, NULL, engine_main, e)) {
+        rc = qn_err_set(err, QN_IO, "engine: the system refused a thread");
+    } else if (!rc) {
+        e->has_thread = true;
+    }
+    if (rc) {
+        qn_engine_free(e);
+        return rc;
+    }
+    *out = e;
+    return QN_OK;
+}
+
+void qn_engine_free(qn_engine *e)
+{
+    if (!e) return;
+    if (e->has_thread) {
+        pthread_mutex_lock(&e->lock);
+        e->stopping = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    if (e->run) e->model->dev->ops->run_free(e->run);
+    qn_blocks_free(e->blocks);
+    free(e->plan.ids);
+    free(e->plan.pos);
+    free(e->plan.items);
+    free(e->plan.out_rows);
+    free(e->plan.item_gen);
+    free(e->plan.out_gen);
+    free(e->rows);
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->wake);
+    free(e);
+}
+
+uint32_t qn_engine_max_positions(const qn_engine *e)
+{
+    return e->o.max_positions;
+}
+
+static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *err)
+{
+    if (req->n_prompt == 0) return qn_err_set(err, QN_INVALID, "the prompt is empty; it must have at least one token");
+    uint64_t total = (uint64_t)req->n_prompt + req->max_tokens;
+    if (total > e->o.max_positions) {
+        return qn_err_set(err, QN_LIMIT, "prompt too long: %zu prompt tokens and %u to generate are more than the "
+                          "context length of %u", req->n_prompt, req->max_tokens, e->o.max_positions);
+    }
+    for (size_t i = 0; i < req->n_prompt; i++) {
+        if (req->prompt[i] >= e->model->info.n_vocab) {
+            return qn_err_set(err, QN_INVALID, "token id %u at position %zu of the prompt; ids must be below %u",
+                              req->prompt[i], i, e->model->info.n_vocab);
+        }
+    }
+    for (uint32_t g = 0; g < e->kv.n_groups; g++) {
+        uint32_t need = qn_blocks_need(e->blocks, g, (uint32_t)total, e->o.step_tokens);
+        if (need > qn_blocks_total(e->blocks, g)) {
+            return qn_err_set(err, QN_LIMIT, "prompt too long: %llu tokens need %u KV blocks, there are %u",
+                              (unsigned long long)total, need, qn_blocks_total(e->blocks, g));
+        }
+    }
+    return QN_OK;
+}
+
+/* Step 5 of the data path. */
+qn_code qn_engine_submit(qn_engine *e, const qn_request *req, qn_gen **out, qn_err *err)
+{
+    *out = NULL;
+    qn_code rc = check_request(e, req, err);
+    if (rc) return rc;
+    qn_gen *g;
+    if ((rc = qn_gen_new(&g, e, req, e->model->info.n_vocab, err))) return rc;
+    if ((rc = qn_table_init(&g->table, e->blocks, e->o.max_positions, err))) {
+        qn_gen_leave(g);
+        qn_gen_leave(g);
+        return rc;
+    }
+    pthread_mutex_lock(&e->lock);
+    uint32_t waiting = e->n_inbox + atomic_load(&e->n_queue);
+    if (waiting >= e->o.max_queue + e->o.max_rows) {
+        pthread_mutex_unlock(&e->lock);
+        qn_table_release(&g->table, e->blocks);
+        qn_gen_leave(g);
+        qn_gen_leave(g);
+        return qn_err_set(err, QN_CANCELLED, "the queue is full: %u requests are waiting", waiting);
+    }
+    if (e->inbox_tail) e->inbox_tail->next = g;
+    else e->inbox = g;
+    e->inbox_tail = g;
+    e->n_inbox++;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+    atomic_fetch_add(&e->submitted, 1);
+    *out = g;
+    return QN_OK;
+}
+
+void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
+{
+    *out = (qn_engine_stats){
+        .active_rows = e->n_rows, .waiting_rows = e->n_queue, .submitted = e->submitted, .finished = e->finished,
+        .prompt_tokens = e->prompt_tokens, .generated_tokens = e->generated_tokens, .steps = e->steps,
+        .kv_bytes_used = e->kv_used, .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev),
+    };
+    for (uint32_t g = 0; g < e->kv.n_groups; g++) {
+        out->kv_bytes_total += (uint64_t)qn_blocks_total(e->blocks, g) * qn_blocks_bytes(e->blocks, g);
+    }
+}

@@ -1,0 +1,140 @@
+/* gen.c - the event ring between the engine thread and a caller. */
+#include "engine/gen.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "engine/internal.h"
+
+static void gen_free(qn_gen *g)
+{
+    qn_sampler_free(g->sampler);
+    free(g->tokens);
+    free(g->eos);
+    free(g->ring);
+    sem_destroy(&g->events);
+    pthread_mutex_destroy(&g->notify_lock);
+    free(g);
+}
+
+static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, qn_err *err)
+{
+    size_t n = req->n_prompt + req->max_tokens;
+    g->tokens = malloc(n * sizeof *g->tokens);
+    g->eos = malloc((req->n_eos ? req->n_eos : 1) * sizeof *g->eos);
+    g->ring = calloc(QN_RING, sizeof *g->ring);
+    if (!g->tokens || !g->eos || !g->ring) return qn_err_set(err, QN_NOMEM, "request: out of memory");
+    memcpy(g->tokens, req->prompt, req->n_prompt * sizeof *g->tokens);
+    if (req->n_eos) memcpy(g->eos, req->eos, req->n_eos * sizeof *g->eos);
+    g->n_prompt = g->len = (uint32_t)req->n_prompt;
+    g->max_tokens = req->max_tokens;
+    g->n_eos = req->n_eos;
+    g->ignore_eos = req->ignore_eos;
+    g->notify = req->notify;
+    g->user = req->user;
+    g->stats.prompt_tokens = g->n_prompt;
+    return qn_sampler_new(&g->sampler, &req->sampling, n_vocab, err);
+}
+
+qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab, qn_err *err)
+{
+    *out = NULL;
+    qn_gen *g = calloc(1, sizeof *g);
+    if (!g) return qn_err_set(err, QN_NOMEM, "request: out of memory");
+    sem_init(&g->events, 0, 0);
+    pthread_mutex_init(&g->notify_lock, NULL);
+    atomic_init(&g->owners, 2);
+    g->engine = e;
+    g->submit_ms = qn_now_ms();
+    qn_code rc = copy_request(g, req, n_vocab, err);
+    if (rc) {
+        gen_free(g);
+        return rc;
+    }
+    *out = g;
+    return QN_OK;
+}
+
+void qn_gen_leave(qn_gen *g)
+{
+    if (atomic_fetch_sub(&g->owners, 1) == 1) gen_free(g);
+}
+
+static uint32_t ring_used(const qn_gen *g)
+{
+    return atomic_load(&g->head) - atomic_load(&g->tail);
+}
+
+bool qn_gen_room(const qn_gen *g, uint32_t n)
+{
+    return ring_used(g) + n + 1 <= QN_RING;
+}
+
+void qn_gen_emit(qn_gen *g, const qn_event *ev)
+{
+    if (ev->kind == QN_EV_PROGRESS && ring_used(g) > QN_RING / 2) return;
+    uint32_t head = atomic_load(&g->head);
+    qn_check(head - atomic_load(&g->tail) < QN_RING);
+    g->ring[head % QN_RING] = *ev;
+    atomic_store(&g->head, head + 1);
+    sem_post(&g->events);
+    pthread_mutex_lock(&g->notify_lock);
+    if (g->notify) g->notify(g->user);
+    pthread_mutex_unlock(&g->notify_lock);
+}
+
+/* An event is there: take it, and wake the engine if it had paused the row. */
+static void take(qn_gen *g, qn_event *ev)
+{
+    uint32_t tail = atomic_load(&g->tail);
+    *ev = g->ring[tail % QN_RING];
+    atomic_store(&g->tail, tail + 1);
+    if (atomic_exchange(&g->paused, false)) qn_engine_wake(g->engine);
+}
+
+bool qn_gen_next(qn_gen *g, qn_event *ev)
+{
+    if (sem_trywait(&g->events)) return false;
+    take(g, ev);
+    return true;
+}
+
+bool qn_gen_wait(qn_gen *g, qn_event *ev, int timeout_ms)
+{
+    int rc;
+    if (timeout_ms < 0) {
+        while ((rc = sem_wait(&g->events)) && errno == EINTR) {}
+    } else {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += timeout_ms / 1000;
+        until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000;
+        }
+        while ((rc = sem_timedwait(&g->events, &until)) && errno == EINTR) {}
+    }
+    if (rc) return false;
+    take(g, ev);
+    return true;
+}
+
+void qn_gen_cancel(qn_gen *g)
+{
+    atomic_store(&g->cancel, true);
+    qn_engine_wake(g->engine);
+}
+
+void qn_gen_free(qn_gen *g)
+{
+    if (!g) return;
+    pthread_mutex_lock(&g->notify_lock);
+    g->notify = NULL;
+    pthread_mutex_unlock(&g->notify_lock);
+    if (atomic_load(&g->owners) == 2) qn_gen_cancel(g);
+    qn_gen_leave(g);
+}

@@ -1,0 +1,66 @@
+/* gen.h - the two halves of a generation, private to src/engine.
+ *
+ * The engine thread writes events into a bounded ring, the caller reads them: one writer, one
+ * reader, two counters. A semaphore counts waiting events, so that a caller can sleep. The object
+ * has two owners (the engine and the handle) and is freed by the last one to leave.
+ */
+#ifndef QN_ENGINE_GEN_H
+#define QN_ENGINE_GEN_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "cache/blocks.h"
+#include "engine/engine.h"
+
+enum { QN_RING = 256 }; /* events; a power of two */
+
+typedef enum qn_row_state { QN_ROW_WAITING = 0, QN_ROW_RUNNING, QN_ROW_DONE } qn_row_state;
+
+struct qn_gen {
+    /* shared */
+    _Atomic uint32_t owners;      /* 2, 1, 0 */
+    _Atomic bool cancel;
+    _Atomic bool paused;          /* the engine found the ring full and skips this row */
+    _Atomic uint32_t head, tail;  /* events written and read */
+    sem_t events;                 /* written and not yet read */
+    qn_event *ring;               /* [QN_RING] */
+    pthread_mutex_t notify_lock;  /* guards notify against qn_gen_free */
+    void (*notify)(void *user);
+    void *user;
+    qn_engine *engine;
+
+    /* the engine thread's */
+    qn_gen *next;                 /* in the queue */
+    qn_row_state state;
+    uint32_t *tokens;             /* [n_prompt + max_tokens] prompt, then generated */
+    uint32_t n_prompt, len;       /* len: tokens known */
+    uint32_t computed;            /* tokens whose KV is stored; <= len */
+    uint32_t max_tokens, n_generated;
+    uint32_t *eos;
+    size_t n_eos;
+    bool ignore_eos;
+    qn_sampler *sampler;
+    qn_table table;
+    uint32_t n_planned;           /* tokens of this row in the step being run */
+    uint64_t order;               /* admission number: the highest is preempted first */
+    double submit_ms, admit_ms, first_ms, last_ms;
+    qn_gen_stats stats;
+};
+
+/* A generation with copies of everything in `req`; both owners hold it. Errors: QN_NOMEM,
+ * QN_INVALID. */
+qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab, qn_err *err);
+
+/* One owner leaves; the last one frees (no failure). */
+void qn_gen_leave(qn_gen *g);
+
+/* True if `n` more events fit, one place for DONE kept free (no failure). */
+bool qn_gen_room(const qn_gen *g, uint32_t n);
+
+/* Write an event and notify; a PROGRESS event is dropped when the ring is half full. Engine thread
+ * (no failure; the caller made sure that there is room). */
+void qn_gen_emit(qn_gen *g, const qn_event *ev);
+
+#endif

@@ -1,0 +1,62 @@
+/* internal.h - the engine's state, private to src/engine.
+ *
+ * `lock` guards the inbox and the flags; everything else belongs to the engine thread. The step
+ * itself takes no lock that can be held for long.
+ */
+#ifndef QN_ENGINE_INTERNAL_H
+#define QN_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/gen.h"
+
+typedef struct qn_plan {
+    qn_batch batch;      /* arrays below */
+    uint32_t *ids, *pos; /* [max tokens of a step] */
+    qn_item *items;      /* [max rows] */
+    uint32_t *out_rows;  /* [max rows] */
+    qn_gen **item_gen;   /* [max rows] row of each item */
+    qn_gen **out_gen;    /* [max rows] row of each output */
+} qn_plan;
+
+struct qn_engine {
+    qn_model *model;
+    qn_engine_opts o;    /* defaults filled in */
+    qn_kv_spec kv;       /* the model's, with the block size */
+    qn_blocks *blocks;
+    qn_run *run;
+    pthread_t thread;
+    bool has_thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool woken, stopping;      /* under lock */
+    qn_gen *inbox, *inbox_tail; /* under lock: submitted, not yet seen by the engine thread */
+    uint32_t n_inbox;           /* under lock */
+
+    qn_gen *queue, *queue_tail; /* waiting rows, in order */
+    _Atomic uint32_t n_queue;
+    qn_gen **rows;              /* [max_rows] running rows, in order of admission */
+    _Atomic uint32_t n_rows;
+    uint64_t n_admitted;
+    qn_plan plan;
+
+    _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, kv_used;
+};
+
+/* Make the engine thread look at its inbox, flags and rows. Any thread (no failure). */
+void qn_engine_wake(qn_engine *e);
+
+/* schedule.c: take waiting rows into the running set while they fit; FIFO (no failure). */
+void qn_engine_admit(qn_engine *e);
+
+/* Step 6 of the data path. schedule.c: plan the next step into e->plan; false if no row can run
+ * (no failure). */
+bool qn_engine_plan(qn_engine *e);
+
+/* engine.c: end a row: DONE event, blocks freed, the engine's share of the object dropped. The row
+ * must already be out of the queue and of rows[] (no failure). */
+void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why);
+
+#endif

@@ -1,0 +1,137 @@
+/* schedule.c - which rows run in the next step (spec engine 5.3).
+ *
+ * A row knows `len` tokens and has the KV of the first `computed`. Whatever lies between is work:
+ * one token when it decodes, a chunk when it prefills (also after a preemption, when prompt and
+ * generated tokens are computed again). The step whose chunk reaches `len` samples the next token.
+ */
+#include <assert.h>
+
+#include "core/clock.h"
+#include "engine/internal.h"
+
+enum { GROWTH_RESERVE = 4096 }; /* tokens that admission keeps free for a row's reply */
+
+static bool fits(const qn_engine *e, const qn_gen *g)
+{
+    uint32_t reply = g->max_tokens - g->n_generated;
+    if (reply > GROWTH_RESERVE) reply = GROWTH_RESERVE;
+    for (uint32_t k = 0; k < e->kv.n_groups; k++) {
+        uint32_t need = qn_blocks_need(e->blocks, k, g->len + reply, e->o.step_tokens);
+        uint32_t most = qn_blocks_total(e->blocks, k);
+        if (need > most) need = most; /* submit made sure that the row fits alone */
+        if (need > qn_blocks_available(e->blocks, k)) return false;
+    }
+    return true;
+}
+
+void qn_engine_admit(qn_engine *e)
+{
+    while (e->queue && e->n_rows < e->o.max_rows && (e->n_rows == 0 || fits(e, e->queue))) {
+        qn_gen *g = e->queue;
+        e->queue = g->next;
+        if (!e->queue) e->queue_tail = NULL;
+        g->next = NULL;
+        atomic_fetch_sub(&e->n_queue, 1);
+        g->state = QN_ROW_RUNNING;
+        g->order = e->n_admitted++;
+        if (g->admit_ms == 0) g->admit_ms = qn_now_ms();
+        e->rows[e->n_rows] = g;
+        atomic_fetch_add(&e->n_rows, 1);
+    }
+}
+
+/* The most recently admitted row gives its blocks back and waits at the head of the queue; its tokens
+ * are computed again later, to the same bits. */
+static bool preempt_after(qn_engine *e, const qn_gen *keep)
+{
+    uint32_t last = e->n_rows - 1;
+    qn_gen *g = e->rows[last];
+    if (g == keep) return false;
+    qn_table_clear(&g->table, e->blocks);
+    g->computed = 0;
+    g->n_planned = 0;
+    g->state = QN_ROW_WAITING;
+    g->next = e->queue;
+    e->queue = g;
+    if (!e->queue_tail) e->queue_tail = g;
+    atomic_fetch_add(&e->n_queue, 1);
+    atomic_fetch_sub(&e->n_rows, 1);
+    return true;
+}
+
+static bool decodes(const qn_gen *g)
+{
+    return g->len - g->computed == 1 && g->computed > 0;
+}
+
+/* A row may run when its next events fit into its ring. */
+static bool runnable(qn_gen *g)
+{
+    if (qn_gen_room(g, 2)) return true;
+    atomic_store(&g->paused, true);
+    /* The reader may have made room before it could see the flag: look again. */
+    return qn_gen_room(g, 2) && atomic_exchange(&g->paused, false);
+}
+
+/* Reserve blocks for n tokens of row g, preempting younger rows if needed. */
+static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
+{
+    while (!qn_table_extend(&g->table, e->blocks, g->computed, n)) {
+        if (!preempt_after(e, g)) return false;
+    }
+    g->n_planned = n;
+    return true;
+}
+
+/* Reserve for decode rows first, then give what is left of the budget to prefill, oldest first. Rows
+ * preempted on the way are the youngest, so e->n_rows may shrink while we walk. */
+static uint32_t reserve_all(qn_engine *e)
+{
+    uint32_t n = 0, n_decode = 0;
+    for (uint32_t i = 0; i < e->n_rows; i++) e->rows[i]->n_planned = 0;
+    for (uint32_t i = 0; i < e->n_rows; i++) {
+        qn_gen *g = e->rows[i];
+        if (!decodes(g) || !runnable(g)) continue;
+        if (reserve(e, g, 1)) n_decode++;
+    }
+    n = n_decode;
+    uint32_t budget = n_decode ? e->o.mixed_tokens : e->o.step_tokens;
+    for (uint32_t i = 0; i < e->n_rows && n < budget; i++) {
+        qn_gen *g = e->rows[i];
+        if (decodes(g) || !runnable(g)) continue;
+        uint32_t want = g->len - g->computed;
+        if (want > budget - n) want = budget - n;
+        if (reserve(e, g, want)) n += want;
+    }
+    return n;
+}
+
+static void add_item(qn_engine *e, qn_gen *g)
+{
+    qn_plan *p = &e->plan;
+    qn_batch *b = &p->batch;
+    qn_item *it = &p->items[b->n_items];
+    *it = (qn_item){.row0 = b->n_tokens, .n_new = g->n_planned, .n_past = g->computed};
+    qn_table_view(&g->table, e->blocks, it);
+    p->item_gen[b->n_items++] = g;
+    for (uint32_t i = 0; i < g->n_planned; i++) {
+        p->ids[b->n_tokens + i] = g->tokens[g->computed + i];
+        p->pos[b->n_tokens + i] = g->computed + i;
+    }
+    b->n_tokens += g->n_planned;
+    if (g->computed + g->n_planned < g->len || g->n_generated >= g->max_tokens) return;
+    p->out_rows[b->n_out] = b->n_tokens - 1;
+    p->out_gen[b->n_out++] = g;
+}
+
+bool qn_engine_plan(qn_engine *e)
+{
+    qn_plan *p = &e->plan;
+    p->batch = (qn_batch){.ids = p->ids, .pos = p->pos, .items = p->items, .out_rows = p->out_rows};
+    if (reserve_all(e) == 0) return false;
+    for (uint32_t i = 0; i < e->n_rows; i++) {
+        if (e->rows[i]->n_planned) add_item(e, e->rows[i]);
+    }
+    assert(p->batch.n_tokens <= e->o.step_tokens + e->o.max_rows);
+    return p->batch.n_tokens > 0;
+}

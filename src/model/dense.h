@@ -1,0 +1,31 @@
+/* dense.h - the interpreter of qn_desc, private to src/model: what a bound model holds. */
+#ifndef QN_MODEL_DENSE_H
+#define QN_MODEL_DENSE_H
+
+#include "model/desc.h"
+
+typedef struct qn_norm {
+    qn_tensor w, b; /* [1, n]; b absent unless the layer norm has one */
+} qn_norm;
+
+typedef struct qn_layer {
+    const qn_layer_desc *d;
+    qn_norm n1, n2, n3, n4, q_norm, k_norm;
+    qn_linear q, k, v, o, qkv; /* qkv or q, k, v */
+    qn_linear gate, up, down, gate_up;
+} qn_layer;
+
+typedef struct qn_dense {
+    qn_model base;
+    qn_desc d;
+    qn_arena arena;
+    qn_layer *layers; /* [n_layers] */
+    qn_linear embed, head;
+    qn_norm final_norm;
+    qn_rope *ropes[QN_MAX_ROPES];
+} qn_dense;
+
+/* dense.c: the forward pass. Step 7 of the data path. Shapes: logits [n_out, V] (no failure). */
+qn_tensor qn_dense_forward(qn_model *m, qn_run *r);
+
+#endif

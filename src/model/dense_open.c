@@ -1,0 +1,307 @@
+/* dense_open.c - binding a checkpoint's tensors to a descriptor and loading them onto a device.
+ *
+ * All matrices go to the device in one call, so that it can build or find its derived layout for
+ * the whole model; vectors are uploaded one by one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/dense.h"
+
+enum { MAX_PATH = 160, MATRICES_PER_LAYER = 10 };
+
+typedef struct binder {
+    qn_dense *m;
+    qn_folder *f;
+    qn_matrix_src *src;   /* matrices to load, in order */
+    qn_linear **where;    /* and the field that gets each */
+    size_t n, cap;
+    qn_err *err;
+} binder;
+
+/* Path of `name` in layer i, or of `name` alone when i < 0. In the arena: it names cache entries. */
+static char *path_of(binder *b, int i, const char *name)
+{
+    qn_arena *a = &b->m->arena;
+    char *p = i < 0 ? qn_arena_dup(a, name, strlen(name))
+                    : qn_arena_printf(a, "%s.%d.%s", b->m->d.names.layers, i, name);
+    if (!p) qn_err_set(b->err, QN_NOMEM, "model: out of memory");
+    return p;
+}
+
+static qn_code bind_vector(binder *b, const char *name, uint64_t count, bool optional, bool add_one, qn_tensor *out)
+{
+    const qn_stored *t;
+    qn_code rc = qn_folder_vector(b->f, name, count, optional, &t, b->err);
+    if (rc || !t) return rc;
+    qn_ops const *ops = b->m->base.dev->ops;
+    if (!add_one) return ops->upload(b->m->base.dev, t->data, t->dtype, 1, (uint32_t)count, out, b->err);
+    float *v = malloc(count * sizeof *v);
+    if (!v) return qn_err_set(b->err, QN_NOMEM, "model: out of memory");
+    qn_widen(v, t->data, t->dtype, count);
+    for (uint64_t i = 0; i < count; i++) v[i] = 1 + v[i];
+    void *rounded = malloc(count * sizeof *v);
+    if (rounded) {
+        qn_narrow(rounded, t->dtype, v, count);
+        rc = ops->upload(b->m->base.dev, rounded, t->dtype, 1, (uint32_t)count, out, b->err);
+    } else {
+        rc = qn_err_set(b->err, QN_NOMEM, "model: out of memory");
+    }
+    free(rounded);
+    free(v);
+    return rc;
+}
+
+static qn_code bind_norm(binder *b, int i, const char *name, uint32_t width, qn_norm *out)
+{
+    if (!name) return QN_OK;
+    char *path = path_of(b, i, name), full[MAX_PATH + 8];
+    if (!path) return QN_NOMEM;
+    snprintf(full, sizeof full, "%s.weight", path);
+    qn_code rc = bind_vector(b, full, width, false, b->m->d.norm == QN_NORM_RMS1, &out->w);
+    if (rc || b->m->d.norm != QN_NORM_LAYER) return rc;
+    snprintf(full, sizeof full, "%s.bias", path);
+    return bind_vector(b, full, width, true, false, &out->b);
+}
+
+/* Queue the matrix `name` for loading into *out; with_bias: the module has a `.bias` vector. */
+static qn_code bind_linear(binder *b, int i, const char *name, uint32_t n_out, uint32_t n_in, bool with_bias,
+                           qn_linear *out)
+{
+    if (!name) return QN_OK;
+    char *path = path_of(b, i, name);
+    if (!path) return QN_NOMEM;
+    qn_check(b->n < b->cap);
+    qn_matrix_src *s = &b->src[b->n];
+    s->path = path;
+    qn_code rc = qn_folder_matrix(b->f, path, 0, n_out, n_in, &s->m, b->err);
+    if (rc) return rc;
+    b->where[b->n++] = out;
+    if (!with_bias) return QN_OK;
+    char full[MAX_PATH + 8];
+    snprintf(full, sizeof full, "%s.bias", path);
+    return bind_vector(b, full, n_out, false, false, &out->bias);
+}
+
+static qn_code bind_mlp(binder *b, int i, qn_layer *l)
+{
+    const qn_desc *d = &b->m->d;
+    const qn_names *n = &d->names;
+    uint32_t e = d->d_model, ff = l->d->d_ff;
+    qn_code rc;
+    if (d->mlp == QN_MLP_GLU_FUSED) {
+        if ((rc = bind_linear(b, i, n->gate_up, 2 * ff, e, d->mlp_bias, &l->gate_up))) return rc;
+    } else {
+        if (d->mlp == QN_MLP_GLU && (rc = bind_linear(b, i, n->gate, ff, e, d->mlp_bias, &l->gate))) return rc;
+        if ((rc = bind_linear(b, i, n->up, ff, e, d->mlp_bias, &l->up))) return rc;
+    }
+    return bind_linear(b, i, n->down, e, ff, d->mlp_bias, &l->down);
+}
+
+static qn_code bind_attention(binder *b, int i, qn_layer *l)
+{
+    const qn_desc *d = &b->m->d;
+    const qn_names *n = &d->names;
+    uint32_t e = d->d_model, nq = l->d->n_heads * l->d->d_head, nk = l->d->n_kv_heads * l->d->d_head;
+    qn_code rc;
+    if (n->qkv) {
+        if ((rc = bind_linear(b, i, n->qkv, nq + 2 * nk, e, d->qkv_bias, &l->qkv))) return rc;
+    } else {
+        if ((rc = bind_linear(b, i, n->q, nq, e, d->qkv_bias, &l->q))) return rc;
+        if ((rc = bind_linear(b, i, n->k, nk, e, d->qkv_bias, &l->k))) return rc;
+        if ((rc = bind_linear(b, i, n->v, nk, e, d->qkv_bias, &l->v))) return rc;
+    }
+    if ((rc = bind_linear(b, i, n->o, e, nq, d->o_bias, &l->o))) return rc;
+    if (d->qk_norm == QN_QK_NONE) return QN_OK;
+    bool head = d->qk_norm == QN_QK_HEAD;
+    if ((rc = bind_norm(b, i, n->q_norm, head ? l->d->d_head : nq, &l->q_norm))) return rc;
+    return bind_norm(b, i, n->k_norm, head ? l->d->d_head : nk, &l->k_norm);
+}
+
+static qn_code bind_layer(binder *b, int i)
+{
+    qn_layer *l = &b->m->layers[i];
+    const qn_names *n = &b->m->d.names;
+    uint32_t e = b->m->d.d_model;
+    l->d = &b->m->d.layers[i];
+    qn_code rc;
+    if ((rc = bind_norm(b, i, n->n1, e, &l->n1))) return rc;
+    if ((rc = bind_norm(b, i, n->n2, e, &l->n2))) return rc;
+    if ((rc = bind_norm(b, i, n->n3, e, &l->n3))) return rc;
+    if ((rc = bind_norm(b, i, n->n4, e, &l->n4))) return rc;
+    if ((rc = bind_attention(b, i, l))) return rc;
+    return bind_mlp(b, i, l);
+}
+
+/* Names that raw checkpoints carry and no graph uses. */
+static void drop_unused(binder *b)
+{
+    const qn_shards *s = qn_folder_shards(b->f);
+    const qn_desc *d = &b->m->d;
+    for (size_t i = 0; i < qn_shards_count(s); i++) {
+        const char *name = qn_shards_at(s, i)->name;
+        bool rotary = strstr(name, "self_attn.rotary_emb.inv_freq") != NULL;
+        size_t n = strlen(d->names.head);
+        bool head = d->tied && d->drop_head_if_tied && !strncmp(name, d->names.head, n) && name[n] == '.';
+        if (rotary || head) qn_folder_drop(b->f, name);
+    }
+}
+
+static qn_code bind_all(binder *b)
+{
+    qn_dense *m = b->m;
+    const qn_desc *d = &m->d;
+    qn_code rc;
+    drop_unused(b);
+    if ((rc = bind_linear(b, -1, d->names.embed, d->n_vocab, d->d_model, false, &m->embed))) return rc;
+    for (uint32_t i = 0; i < d->n_layers; i++) {
+        if ((rc = bind_layer(b, (int)i))) return rc;
+    }
+    if ((rc = bind_norm(b, -1, d->names.final_norm, d->d_model, &m->final_norm))) return rc;
+    if (!d->tied && (rc = bind_linear(b, -1, d->names.head, d->n_vocab, d->d_model, d->head_bias, &m->head))) return rc;
+    return qn_folder_check_all_used(b->f, b->err);
+}
+
+static void count_params(qn_dense *m, const binder *b)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        const qn_matrix *x = &b->src[i].m;
+        uint64_t n = (uint64_t)x->n_experts * x->n_out * x->n_in, rows = (uint64_t)x->n_experts * x->n_out, bytes;
+        if (x->spec.mode == QN_Q_NONE) {
+            bytes = n * qn_dtype_size(x->dtype);
+        } else {
+            uint64_t groups = n / x->spec.group_size;
+            bool affine = x->spec.mode == QN_Q_AFFINE;
+            bytes = rows * qn_qrow_bytes(&x->spec, x->n_in) + groups * (affine ? 2 * qn_dtype_size(x->dtype) : 1);
+        }
+        m->base.info.n_params += n;
+        bool lookup = b->where[i] == &m->embed && !m->d.tied;
+        m->base.info.step_bytes += lookup ? bytes / x->n_out : bytes;
+    }
+}
+
+/* The float type of the checkpoint: that of the final norm's neighbours, the first matrix's scales. */
+static qn_dtype model_dtype(const binder *b)
+{
+    const json_t *cfg = qn_folder_config(b->f);
+    for (size_t i = 0; i < b->n; i++) {
+        if (b->src[i].m.spec.mode == QN_Q_AFFINE || b->src[i].m.spec.mode == QN_Q_NONE) return b->src[i].m.dtype;
+    }
+    qn_dtype t = QN_BF16;
+    const char *name = json_string_value(json_object_get(cfg, "torch_dtype"));
+    if (!name) name = json_string_value(json_object_get(cfg, "dtype"));
+    if (name) qn_dtype_parse(name, &t);
+    return t;
+}
+
+static qn_code load_matrices(binder *b, const qn_model_opts *opts)
+{
+    qn_weight **w = calloc(b->n, sizeof *w);
+    if (!w) return qn_err_set(b->err, QN_NOMEM, "model: out of memory");
+    qn_load_opts lo = {
+        .fingerprint = qn_shards_fingerprint(qn_folder_shards(b->f)),
+        .cache_dir = opts->cache_dir,
+        .model_dtype = b->m->base.info.dtype,
+        .progress = opts->progress,
+        .user = opts->user,
+    };
+    qn_device *dev = b->m->base.dev;
+    qn_code rc = dev->ops->load(dev, b->src, b->n, &lo, w, b->err);
+    for (size_t i = 0; !rc && i < b->n; i++) b->where[i]->w = w[i];
+    if (!rc && b->m->d.tied) b->m->head = b->m->embed;
+    free(w);
+    return rc;
+}
+
+static qn_kv_codec codec_of(qn_dtype t)
+{
+    return t == QN_F16 ? QN_KV_F16 : t == QN_F32 ? QN_KV_F32 : QN_KV_BF16;
+}
+
+/* One group per distinct window; layers share a group when they share a rule. */
+static qn_code plan_kv(qn_dense *m, qn_err *err)
+{
+    qn_kv_spec *kv = &m->base.kv;
+    kv->n_layers = m->d.n_layers;
+    kv->layers = qn_arena_take(&m->arena, kv->n_layers, sizeof *kv->layers);
+    if (!kv->layers) return qn_err_set(err, QN_NOMEM, "model: out of memory");
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        const qn_layer_desc *l = &m->d.layers[i];
+        uint32_t g = 0;
+        while (g < kv->n_groups && kv->groups[g].window != l->window) g++;
+        if (g == kv->n_groups) {
+            if (g == QN_MAX_KV_GROUPS) {
+                return qn_err_set(err, QN_UNSUPPORTED, "more than %d different attention windows", QN_MAX_KV_GROUPS);
+            }
+            kv->groups[g] = (qn_kv_group){l->window ? QN_KV_SLIDING : QN_KV_FULL, l->window};
+            kv->n_groups++;
+        }
+        kv->layers[i] = (qn_kv_layer){g, l->n_kv_heads, l->d_head, l->d_head, codec_of(m->base.info.dtype)};
+    }
+    return QN_OK;
+}
+
+static qn_code make_ropes(qn_dense *m, uint32_t max_positions, qn_err *err)
+{
+    qn_device *dev = m->base.dev;
+    for (uint32_t i = 0; i < m->d.n_ropes; i++) {
+        qn_code rc = dev->ops->rope_new(dev, &m->d.ropes[i], max_positions, &m->ropes[i], err);
+        if (rc) return rc;
+    }
+    return QN_OK;
+}
+
+static void dense_close(qn_model *base)
+{
+    qn_dense *m = (qn_dense *)base;
+    qn_arena_release(&m->arena);
+    free(m);
+}
+
+static const qn_model_ops dense_ops = {qn_dense_forward, dense_close};
+
+static qn_code open_parts(binder *b, const qn_model_opts *opts)
+{
+    qn_dense *m = b->m;
+    qn_code rc = bind_all(b);
+    if (rc) return rc;
+    m->base.info.dtype = model_dtype(b);
+    count_params(m, b);
+    if ((rc = load_matrices(b, opts))) return rc;
+    if ((rc = plan_kv(m, b->err))) return rc;
+    uint32_t reach = opts->max_positions ? opts->max_positions : m->d.max_positions ? m->d.max_positions : 32768;
+    return make_ropes(m, reach, b->err);
+}
+
+qn_code qn_dense_open(qn_model **out, const qn_desc *d, qn_folder *f, qn_device *dev, qn_arena *arena,
+                      const qn_model_opts *opts, qn_err *err)
+{
+    *out = NULL;
+    qn_dense *m = calloc(1, sizeof *m);
+    if (!m) {
+        qn_arena_release(arena);
+        return qn_err_set(err, QN_NOMEM, "model: out of memory");
+    }
+    m->base = (qn_model){.ops = &dense_ops, .dev = dev};
+    m->d = *d;
+    m->arena = *arena;
+    *arena = (qn_arena){0};
+    m->base.info.n_vocab = d->n_vocab;
+    m->base.info.n_layers = d->n_layers;
+    m->base.info.d_model = d->d_model;
+    m->base.info.max_positions = d->max_positions;
+    binder b = {.m = m, .f = f, .err = err, .cap = (size_t)d->n_layers * MATRICES_PER_LAYER + 2};
+    b.src = calloc(b.cap, sizeof *b.src);
+    b.where = calloc(b.cap, sizeof *b.where);
+    m->layers = qn_arena_take(&m->arena, d->n_layers, sizeof *m->layers);
+    qn_code rc = b.src && b.where && m->layers ? open_parts(&b, opts) : qn_err_set(err, QN_NOMEM, "model: out of memory");
+    free(b.src);
+    free(b.where);
+    if (rc) {
+        dense_close(&m->base);
+        return rc;
+    }
+    *out = &m->base;
+    return QN_OK;
+}

@@ -1,0 +1,106 @@
+/* desc.h - one record describes most families; dense.c interprets it.
+ *
+ * A family is a function that reads config.json into a qn_desc and names its tensors; the forward
+ * pass, the binding of tensors and the KV needs follow from the record (spec models 4). The record
+ * and its per-layer array live in the model's arena.
+ */
+#ifndef QN_MODEL_DESC_H
+#define QN_MODEL_DESC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compute/ops.h"
+#include "core/arena.h"
+#include "format/folder.h"
+#include "model/model.h"
+
+enum { QN_MAX_ROPES = 2, QN_MAX_LAYERS = 512, QN_NO_ROPE = 255 };
+
+/* x: the residual stream; A: attention; M: the MLP; n1..n4: the norms. */
+typedef enum qn_layout {
+    QN_LAYOUT_PRE = 0,  /* h = x + A(n1(x));      y = h + M(n2(h)) */
+    QN_LAYOUT_POST,     /* h = x + n1(A(x));      y = h + n2(M(h)) */
+    QN_LAYOUT_SANDWICH, /* h = x + n2(A(n1(x)));  y = h + n4(M(n3(h))) */
+    QN_LAYOUT_PARALLEL  /* y = x + A(n1(x)) + M(n1(x)) */
+} qn_layout;
+
+typedef enum qn_norm_kind {
+    QN_NORM_RMS = 0, /* weight w */
+    QN_NORM_RMS1,    /* weight 1 + w, the sum rounded to the weight's type */
+    QN_NORM_LAYER    /* layer norm; its bias tensor is optional */
+} qn_norm_kind;
+
+typedef enum qn_mlp_kind {
+    QN_MLP_GLU = 0,   /* down(act(gate x) * up x) */
+    QN_MLP_GLU_FUSED, /* gate and up are the halves of one matrix */
+    QN_MLP_TWO        /* down(act(up x)) */
+} qn_mlp_kind;
+
+typedef enum qn_qk_norm { QN_QK_NONE = 0, QN_QK_HEAD, QN_QK_FULL } qn_qk_norm;
+
+/* Names below "LAYERS.N."; NULL where a family has no such tensor. */
+typedef struct qn_names {
+    const char *embed, *layers, *final_norm, *head; /* "model.embed_tokens", "model.layers", ... */
+    const char *n1, *n2, *n3, *n4;
+    const char *q, *k, *v, *o, *qkv; /* qkv: rows [q | k | v] of one matrix, instead of q, k, v */
+    const char *q_norm, *k_norm;
+    const char *gate, *up, *down, *gate_up;
+} qn_names;
+
+typedef struct qn_layer_desc {
+    uint32_t n_heads, n_kv_heads, d_head, d_ff;
+    uint32_t window; /* 0: full attention */
+    uint8_t rope;    /* index into qn_desc.ropes, or QN_NO_ROPE */
+} qn_layer_desc;
+
+typedef struct qn_desc {
+    uint32_t n_vocab, n_layers, d_model, max_positions;
+    qn_layer_desc *layers; /* [n_layers] */
+    qn_names names;
+    qn_layout layout;
+    qn_norm_kind norm;
+    float norm_eps;
+    qn_qk_norm qk_norm;
+    bool rope_before_norm;              /* q and k are rotated before their norm */
+    bool qkv_bias, o_bias, mlp_bias, head_bias;
+    qn_mlp_kind mlp;
+    qn_act act;
+    bool tied;                          /* the head is the embedding */
+    bool drop_head_if_tied;             /* a lm_head.weight beside a tied head is ignored */
+    qn_rope_desc ropes[QN_MAX_ROPES];   /* freqs point into the arena */
+    uint32_t n_ropes;
+    float attn_scale;                   /* 0: 1/sqrt(d_head) */
+    float attn_softcap, logits_softcap; /* 0: none */
+    float embed_scale, residual_scale, logits_scale; /* 1: none */
+} qn_desc;
+
+/* A family: model_type and the function that reads its config. `cfg` is the text model's config.
+ * Errors: QN_FORMAT (a field), QN_UNSUPPORTED (a value that this program cannot run). */
+typedef struct qn_family {
+    const char *model_type;
+    qn_code (*read)(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+} qn_family;
+
+/* The entry of a model_type, aliases resolved; NULL if there is none (no failure). */
+const qn_family *qn_family_find(const char *model_type);
+
+/* Fill in what most families share: sizes, tied flag, names of the llama layout, scalars of 1
+ * (no tensors are touched). Errors: QN_FORMAT. */
+qn_code qn_desc_base(qn_desc *d, const json_t *cfg, qn_arena *a, qn_err *err);
+
+/* Read rope_theta (or theta_dflt) and the rope_scaling object into *out; `dims` rotated elements.
+ * Kinds: default, linear, llama3, yarn (and its aliases), longrope. Errors: QN_FORMAT, QN_UNSUPPORTED
+ * (an unknown kind: names it). */
+qn_code qn_rope_read(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,
+                     qn_arena *a, qn_err *err);
+
+/* The scaling object alone, for families that keep it elsewhere; NULL or null: default kind. */
+qn_code qn_rope_scaling(qn_rope_desc *out, const json_t *scaling, const json_t *cfg, qn_arena *a, qn_err *err);
+
+/* Bind the tensors that `d` names, load them onto the device, and make the model. Takes `arena`
+ * in every case. Errors: QN_FORMAT (missing, extra or misshaped tensors), and the device's. */
+qn_code qn_dense_open(qn_model **out, const qn_desc *d, qn_folder *f, qn_device *dev, qn_arena *arena,
+                      const qn_model_opts *opts, qn_err *err);
+
+#endif

@@ -1,0 +1,81 @@
+/* model.c - from a folder's model_type to a family, and opening it. */
+#include "model/model.h"
+
+#include <string.h>
+
+#include "core/buf.h"
+#include "model/desc.h"
+#include "model/llama.h"
+
+/* In alphabetical order. */
+static const qn_family families[] = {
+    {"llama", qn_llama_read},
+    {"qwen2", qn_qwen2_read},
+    {"qwen3", qn_qwen3_read},
+};
+
+static const struct { const char *alias, *model_type; } aliases[] = {
+    {"mistral", "llama"},
+    {"iquestcoder", "llama"},
+};
+
+enum { N_FAMILIES = sizeof families / sizeof *families, N_ALIASES = sizeof aliases / sizeof *aliases };
+
+const qn_family *qn_family_find(const char *model_type)
+{
+    for (size_t i = 0; i < N_ALIASES; i++) {
+        if (!strcmp(aliases[i].alias, model_type)) model_type = aliases[i].model_type;
+    }
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        if (!strcmp(families[i].model_type, model_type)) return &families[i];
+    }
+    return NULL;
+}
+
+bool qn_model_supported(const char *model_type)
+{
+    return qn_family_find(model_type) != NULL;
+}
+
+const char *const *qn_model_types(void)
+{
+    static const char *const types[] = {"iquestcoder", "llama", "mistral", "qwen2", "qwen3", NULL};
+    _Static_assert(sizeof types / sizeof *types == N_FAMILIES + N_ALIASES + 1, "list every family and alias");
+    return types;
+}
+
+static qn_code unsupported(const char *model_type, qn_err *err)
+{
+    qn_buf list = {0};
+    for (const char *const *t = qn_model_types(); *t; t++) qn_buf_printf(&list, "%s%s", list.len ? ", " : "", *t);
+    qn_err_set(err, QN_UNSUPPORTED, "model_type \"%s\" is not supported yet; supported: %s", model_type,
+               list.data ? list.data : "");
+    qn_buf_release(&list);
+    return QN_UNSUPPORTED;
+}
+
+qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const qn_model_opts *opts, qn_err *err)
+{
+    *out = NULL;
+    const json_t *cfg = qn_folder_config(folder);
+    const char *type = json_string_value(json_object_get(cfg, "model_type"));
+    if (!type) return qn_err_set(err, QN_FORMAT, "config.json: model_type is missing or not a string");
+    const qn_family *family = qn_family_find(type);
+    if (!family) return unsupported(type, err);
+    qn_arena arena = {0};
+    qn_desc d;
+    qn_code rc = family->read(&d, cfg, folder, &arena, err);
+    if (rc) {
+        qn_arena_release(&arena);
+        return rc;
+    }
+    if ((rc = qn_dense_open(out, &d, folder, dev, &arena, opts, err))) return rc;
+    size_t n = strlen(family->model_type);
+    memcpy((*out)->info.model_type, family->model_type, n + 1);
+    return QN_OK;
+}
+
+void qn_model_close(qn_model *m)
+{
+    if (m) m->ops->close(m);
+}

@@ -1,0 +1,449 @@
+/* sampler.c - processors, filters and the draw (spec engine 2).
+ *
+ * The vocabulary is never sorted as a whole: filters that cut the tail of the distribution work on a
+ * heap of the candidates near the top, from which only as many are taken as the filters keep. Sums
+ * over the vocabulary run in ascending ids inside segments of 1024, then over the segments.
+ */
+#include "sample/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "sample/random.h"
+
+enum { SEGMENT = 1024, LANES = 8 };
+
+struct qn_sampler {
+    qn_sampling o;       /* bias and special point into this object's memory */
+    uint32_t n_vocab;
+    uint64_t seed;
+    qn_logit_bias *bias;
+    uint32_t *special;
+    uint32_t *counts;    /* [n_vocab] zeros between draws; only with penalties */
+    float *w;            /* [n_vocab] weights of the draw */
+    qn_top *cand;        /* [n_vocab] candidates; only with filters */
+    float *segments;     /* [n_vocab / SEGMENT + 1] */
+};
+
+/* ---- construction ---- */
+
+static qn_code range(qn_err *err, const char *name, float v, float lo, float hi)
+{
+    if (v >= lo && v <= hi) return QN_OK;
+    return qn_err_set(err, QN_INVALID, "%s is %g, must be from %g to %g", name, (double)v, (double)lo, (double)hi);
+}
+
+static qn_code check(const qn_sampling *o, uint32_t n_vocab, qn_err *err)
+{
+    qn_code rc;
+    if ((rc = range(err, "temperature", o->temperature, 0, 1e6f))) return rc;
+    if ((rc = range(err, "top_p", o->top_p, 0, 1))) return rc;
+    if ((rc = range(err, "min_p", o->min_p, 0, 1))) return rc;
+    if ((rc = range(err, "xtc_probability", o->xtc_probability, 0, 1))) return rc;
+    if ((rc = range(err, "xtc_threshold", o->xtc_threshold, 0, 0.5f))) return rc;
+    if ((rc = range(err, "repetition_penalty", o->repetition_penalty, 0, 1e6f))) return rc;
+    if ((rc = range(err, "presence_penalty", o->presence_penalty, -1e6f, 1e6f))) return rc;
+    if ((rc = range(err, "frequency_penalty", o->frequency_penalty, -1e6f, 1e6f))) return rc;
+    if (o->n_top > QN_MAX_TOP_LOGPROBS) {
+        return qn_err_set(err, QN_INVALID, "top_logprobs is %u, must be at most %d", o->n_top, QN_MAX_TOP_LOGPROBS);
+    }
+    if (o->n_bias > QN_MAX_LOGIT_BIAS) {
+        return qn_err_set(err, QN_INVALID, "logit_bias has %zu entries, must be at most %d", o->n_bias, QN_MAX_LOGIT_BIAS);
+    }
+    for (size_t i = 0; i < o->n_bias; i++) {
+        if (o->bias[i].id >= n_vocab) {
+            return qn_err_set(err, QN_INVALID, "logit_bias names token %u, the vocabulary has %u", o->bias[i].id, n_vocab);
+        }
+    }
+    return QN_OK;
+}
+
+static bool has_penalties(const qn_sampling *o)
+{
+    return (o->repetition_penalty > 0 && o->repetition_penalty != 1) || o->presence_penalty != 0 ||
+           o->frequency_penalty != 0;
+}
+
+static bool has_top_p(const qn_sampling *o)
+{
+    return o->top_p > 0 && o->top_p < 1;
+}
+
+static bool has_filters(const qn_sampling *o, uint32_t n_vocab)
+{
+    return has_top_p(o) || o->min_p > 0 || o->xtc_probability > 0 || (o->top_k > 0 && o->top_k < n_vocab);
+}
+
+static bool allocate(qn_sampler *s)
+{
+    size_t n = s->n_vocab;
+    if (s->o.n_bias && !(s->bias = malloc(s->o.n_bias * sizeof *s->bias))) return false;
+    if (s->o.n_special && !(s->special = malloc(s->o.n_special * sizeof *s->special))) return false;
+    if (has_penalties(&s->o) && !(s->counts = calloc(n, sizeof *s->counts))) return false;
+    if (!(s->segments = malloc((n / SEGMENT + 1) * sizeof *s->segments))) return false;
+    if (!(s->w = malloc(n * sizeof *s->w))) return false;
+    if (s->o.temperature > 0 && has_filters(&s->o, s->n_vocab) && !(s->cand = malloc(n * sizeof *s->cand))) return false;
+    return true;
+}
+
+qn_code qn_sampler_new(qn_sampler **out, const qn_sampling *o, uint32_t n_vocab, qn_err *err)
+{
+    *out = NULL;
+    qn_code rc = check(o, n_vocab, err);
+    if (rc) return rc;
+    qn_sampler *s = calloc(1, sizeof *s);
+    if (!s) return qn_err_set(err, QN_NOMEM, "sampler: out of memory");
+    s->o = *o;
+    s->n_vocab = n_vocab;
+    s->seed = o->seed;
+    if (!allocate(s)) {
+        qn_sampler_free(s);
+        return qn_err_set(err, QN_NOMEM, "sampler: out of memory");
+    }
+    if (s->bias) memcpy(s->bias, o->bias, o->n_bias * sizeof *s->bias);
+    if (s->special) memcpy(s->special, o->special, o->n_special * sizeof *s->special);
+    if (!o->has_seed && getrandom(&s->seed, sizeof s->seed, 0) != sizeof s->seed) {
+        qn_sampler_free(s);
+        return qn_err_set(err, QN_IO, "sampler: the system gave no random seed");
+    }
+    *out = s;
+    return QN_OK;
+}
+
+void qn_sampler_free(qn_sampler *s)
+{
+    if (!s) return;
+    free(s->bias);
+    free(s->special);
+    free(s->counts);
+    free(s->w);
+    free(s->cand);
+    free(s->segments);
+    free(s);
+}
+
+uint64_t qn_sampler_seed(const qn_sampler *s)
+{
+    return s->seed;
+}
+
+/* ---- processors ---- */
+
+typedef struct window {
+    const uint32_t *ids;
+    size_t n;
+} window;
+
+static window last(const uint32_t *history, size_t n, uint32_t context)
+{
+    size_t take = context && context < n ? context : n;
+    return (window){history + (n - take), take};
+}
+
+/* Call fn once per distinct id of the window with its count. */
+static void each_distinct(qn_sampler *s, float *x, window win, float p, void (*fn)(float *x, float p, uint32_t count))
+{
+    for (size_t i = 0; i < win.n; i++) s->counts[win.ids[i]]++;
+    for (size_t i = 0; i < win.n; i++) {
+        uint32_t id = win.ids[i];
+        if (!s->counts[id]) continue;
+        fn(&x[id], p, s->counts[id]);
+        s->counts[id] = 0;
+    }
+}
+
+static void repetition(float *x, float p, uint32_t count)
+{
+    (void)count;
+    *x = *x < 0 ? *x * p : *x / p;
+}
+
+static void presence(float *x, float p, uint32_t count)
+{
+    (void)count;
+    *x -= p;
+}
+
+static void frequency(float *x, float p, uint32_t count)
+{
+    *x -= p * (float)count;
+}
+
+static void process(qn_sampler *s, float *x, const uint32_t *history, size_t n)
+{
+    const qn_sampling *o = &s->o;
+    for (size_t i = 0; i < o->n_bias; i++) x[s->bias[i].id] += s->bias[i].bias;
+    if (!s->counts) return;
+    if (o->repetition_penalty > 0 && o->repetition_penalty != 1) {
+        each_distinct(s, x, last(history, n, o->repetition_context), o->repetition_penalty, repetition);
+    }
+    if (o->presence_penalty != 0) {
+        each_distinct(s, x, last(history, n, o->presence_context), o->presence_penalty, presence);
+    }
+    if (o->frequency_penalty != 0) {
+        each_distinct(s, x, last(history, n, o->frequency_context), o->frequency_penalty, frequency);
+    }
+}
+
+/* ---- sums over the vocabulary ---- */
+
+static uint32_t argmax(const float *x, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++) {
+        if (x[i] > x[best] || (isnan(x[best]) && !isnan(x[i]))) best = i;
+    }
+    return best;
+}
+
+/* exp(t) for t <= 0 by 2^i * polynomial; below -87 it is 0. Branch-free so that the compiler can use
+ * vectors; relative error under 3e-7. */
+static float exp_neg(float t)
+{
+    float y = t * 1.44269504f;
+    y = y < -126.0f ? -126.0f : y;
+    float fi = y + 12582912.0f; /* round to nearest integer by the float's own rounding */
+    fi -= 12582912.0f;
+    float f = y - fi;
+    float p = 1.535336188319500e-4f;
+    p = p * f + 1.339887440266574e-3f;
+    p = p * f + 9.618437357674640e-3f;
+    p = p * f + 5.550332471162809e-2f;
+    p = p * f + 2.402264791363012e-1f;
+    p = p * f + 6.931472028550421e-1f;
+    p = p * f + 1.0f;
+    union { int32_t i; float f; } scale = {.i = ((int32_t)fi + 127) << 23};
+    return t < -87.0f ? 0.0f : p * scale.f;
+}
+
+/* w[i] = exp((x[i] - max) * inv_temp). */
+static void weights(float *w, const float *x, uint32_t n, float max, float inv_temp)
+{
+    for (uint32_t i = 0; i < n; i++) w[i] = exp_neg((x[i] - max) * inv_temp);
+}
+
+static float segment_sum(const float *w, uint32_t n)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += w[i];
+    return sum;
+}
+
+/* Sums of whole segments, LANES of them side by side: each keeps its own ascending order. */
+static void segment_sums(const float *w, float *out)
+{
+    float acc[LANES] = {0};
+    for (uint32_t i = 0; i < SEGMENT; i++) {
+        for (uint32_t j = 0; j < LANES; j++) acc[j] += w[(size_t)j * SEGMENT + i];
+    }
+    memcpy(out, acc, sizeof acc);
+}
+
+/* Fills s->segments and returns the total. */
+static float sum_all(qn_sampler *s, const float *w)
+{
+    uint32_t n_full = s->n_vocab / SEGMENT, i = 0;
+    for (; i + LANES <= n_full; i += LANES) segment_sums(w + (size_t)i * SEGMENT, s->segments + i);
+    for (; i < n_full; i++) s->segments[i] = segment_sum(w + (size_t)i * SEGMENT, SEGMENT);
+    s->segments[n_full] = segment_sum(w + (size_t)n_full * SEGMENT, s->n_vocab % SEGMENT);
+    float total = 0;
+    for (uint32_t k = 0; k <= n_full; k++) total += s->segments[k];
+    return total;
+}
+
+/* ---- the draw ---- */
+
+/* Inverse CDF over w with its segment sums: the id whose stretch of the running sum holds u*total.
+ * Never an id of weight 0. */
+static uint32_t pick(const qn_sampler *s, const float *w, float total, float u)
+{
+    float target = u * total, before = 0;
+    uint32_t n_seg = s->n_vocab / SEGMENT + 1, seg = 0, last_positive = 0;
+    while (seg + 1 < n_seg && target >= before + s->segments[seg]) before += s->segments[seg++];
+    for (uint32_t k = seg + 1; k-- > 0;) { /* rounding may point past the last weight: step back */
+        uint32_t lo = k * SEGMENT, hi = lo + SEGMENT < s->n_vocab ? lo + SEGMENT : s->n_vocab;
+        float sum = 0;
+        bool found = false;
+        for (uint32_t i = lo; i < hi; i++) {
+            if (!(w[i] > 0)) continue;
+            sum += w[i];
+            last_positive = i;
+            found = true;
+            if (k == seg && target < before + sum) return i;
+        }
+        if (found) return last_positive;
+    }
+    return 0;
+}
+
+static bool above(qn_top a, qn_top b)
+{
+    return a.logprob > b.logprob || (a.logprob == b.logprob && a.id < b.id);
+}
+
+static void sift_down(qn_top *h, size_t n, size_t i)
+{
+    qn_top v = h[i];
+    for (;;) {
+        size_t c = 2 * i + 1;
+        if (c >= n) break;
+        if (c + 1 < n && above(h[c + 1], h[c])) c++;
+        if (!above(h[c], v)) break;
+        h[i] = h[c];
+        i = c;
+    }
+    h[i] = v;
+}
+
+static size_t collect(const qn_sampler *s, const float *x, float cut)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        if (x[i] >= cut) s->cand[n++] = (qn_top){i, x[i]};
+    }
+    return n;
+}
+
+typedef struct tail { /* what ends the list of kept tokens, walking down from the most likely one */
+    bool by_mass;
+    float mass;   /* stop when the tokens before have this probability */
+    float floor;  /* stop at values below this logit, once min_keep are kept */
+    size_t min_keep, max_keep;
+} tail;
+
+/* Move the kept candidates to the front of s->cand in descending order; returns how many. x are
+ * logits; lse turns them into log-probabilities. */
+static size_t take_top(qn_sampler *s, const float *x, float max, float lse, const tail *t)
+{
+    size_t n = collect(s, x, max - 16.0f);
+    float mass = 0;
+    for (size_t i = 0; i < n; i++) mass += exp_neg(s->cand[i].logprob - lse);
+    bool enough = n >= t->min_keep && ((t->by_mass && mass > t->mass * 1.0001f) || t->max_keep <= n ||
+                                       t->floor >= max - 16.0f);
+    if (!enough) n = collect(s, x, -INFINITY);
+    for (size_t i = n / 2; i-- > 0;) sift_down(s->cand, n, i);
+    size_t kept = 0;
+    mass = 0;
+    /* Heap sort from the top; sorted ones pile up at the end of the array. */
+    while (kept < n && kept < t->max_keep) {
+        qn_top top = s->cand[0];
+        if (top.logprob < t->floor && kept >= t->min_keep) break;
+        if (t->by_mass && mass >= t->mass) break;
+        mass += exp_neg(top.logprob - lse);
+        size_t end = n - 1 - kept;
+        s->cand[0] = s->cand[end];
+        s->cand[end] = top;
+        kept++;
+        sift_down(s->cand, end, 0);
+    }
+    for (size_t i = 0; i < kept; i++) { /* bring them to the front, most likely first */
+        size_t j = n - 1 - i;
+        if (j <= i) break;
+        qn_top a = s->cand[i];
+        s->cand[i] = s->cand[j];
+        s->cand[j] = a;
+    }
+    return kept;
+}
+
+static bool is_special(const qn_sampler *s, uint32_t id)
+{
+    for (size_t i = 0; i < s->o.n_special; i++) {
+        if (s->special[i] == id) return true;
+    }
+    return false;
+}
+
+/* Drop every candidate more likely than the least likely one above the threshold. */
+static size_t xtc(qn_sampler *s, size_t n)
+{
+    float total = 0, limit = INFINITY;
+    for (size_t i = 0; i < n; i++) total += exp_neg(s->cand[i].logprob - s->cand[0].logprob);
+    for (size_t i = 0; i < n; i++) {
+        float p = exp_neg(s->cand[i].logprob - s->cand[0].logprob) / total;
+        if (p > s->o.xtc_threshold && p < limit) limit = p;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        float p = exp_neg(s->cand[i].logprob - s->cand[0].logprob) / total;
+        if (p > limit && !is_special(s, s->cand[i].id)) continue;
+        s->cand[kept++] = s->cand[i];
+    }
+    return kept;
+}
+
+static size_t filter(qn_sampler *s, const float *x, float max, float lse, qn_key key)
+{
+    const qn_sampling *o = &s->o;
+    size_t top_k = o->top_k && o->top_k < s->n_vocab ? o->top_k : s->n_vocab;
+    bool use_xtc = o->xtc_probability > 0;
+    tail t = {
+        .by_mass = has_top_p(o),
+        .mass = o->top_p,
+        .floor = o->min_p > 0 ? max + logf(o->min_p) : -INFINITY,
+        .min_keep = o->min_tokens_to_keep > 1 ? o->min_tokens_to_keep : 1,
+        .max_keep = use_xtc ? s->n_vocab : top_k,
+    };
+    size_t n = take_top(s, x, max, lse, &t);
+    if (use_xtc && qn_uniform(key) <= o->xtc_probability) n = xtc(s, n);
+    return n < top_k ? n : top_k;
+}
+
+static uint32_t draw(qn_sampler *s, const float *x, float max, float lse, uint64_t k)
+{
+    qn_key keys[2];
+    keys[1] = qn_step_key(s->seed, k);
+    if (s->o.xtc_probability > 0) qn_key_split(keys[1], keys);
+    float inv_temp = 1.0f / s->o.temperature;
+    if (!s->cand) {
+        weights(s->w, x, s->n_vocab, max, inv_temp);
+    } else {
+        size_t n = filter(s, x, max, lse, keys[0]);
+        float top = -INFINITY;
+        for (size_t i = 0; i < n; i++) top = s->cand[i].logprob > top ? s->cand[i].logprob : top;
+        memset(s->w, 0, s->n_vocab * sizeof *s->w);
+        for (size_t i = 0; i < n; i++) s->w[s->cand[i].id] = exp_neg((s->cand[i].logprob - top) * inv_temp);
+    }
+    float total = sum_all(s, s->w);
+    return pick(s, s->w, total, qn_uniform(keys[1]));
+}
+
+/* The n most likely ids by insertion into a short sorted list. */
+static void top_logprobs(const qn_sampler *s, const float *x, float lse, qn_sample *out)
+{
+    uint32_t want = s->o.n_top < s->n_vocab ? s->o.n_top : s->n_vocab;
+    out->n_top = 0;
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        qn_top c = {i, x[i]};
+        if (out->n_top == want && !above(c, out->top[want - 1])) continue;
+        uint32_t j = out->n_top < want ? out->n_top++ : want - 1;
+        for (; j > 0 && above(c, out->top[j - 1]); j--) out->top[j] = out->top[j - 1];
+        out->top[j] = c;
+    }
+    for (uint32_t i = 0; i < out->n_top; i++) out->top[i].logprob -= lse;
+}
+
+void qn_sampler_draw(qn_sampler *s, float *logits, const uint32_t *history, size_t n_history, uint64_t k,
+                     qn_sample *out)
+{
+    *out = (qn_sample){0};
+    process(s, logits, history, n_history);
+    uint32_t best = argmax(logits, s->n_vocab);
+    float max = logits[best];
+    if (!isfinite(max)) { /* nothing to choose from: the lowest id of the largest value */
+        out->token = best;
+        return;
+    }
+    bool report = s->o.logprobs || s->o.n_top;
+    float lse = 0;
+    if (report || s->cand) {
+        weights(s->w, logits, s->n_vocab, max, 1);
+        lse = logf(sum_all(s, s->w)) + max;
+    }
+    out->token = s->o.temperature > 0 ? draw(s, logits, max, lse, k) : best;
+    if (!report) return;
+    out->logprob = logits[out->token] - lse;
+    if (s->o.n_top) top_logprobs(s, logits, lse, out);
+}
