@@ -31,12 +31,12 @@ static const qn_pos positionals[] = {{"MODEL", "m", false}, {"PROMPT", "p", fals
 static const qn_verb verb = {.name = "try", .summary = "s", .pos = positionals, .groups = groups};
 
 /* Parse the NULL terminated tokens. */
-static qn_code parse(qn_args **a, qn_err *err, const char *const *tokens)
+static qn_code parse(qn_args **a, qn_err *err, const char *const *words)
 {
     int n = 0;
-    while (tokens[n]) n++;
+    while (words[n]) n++;
     memset(err, 0, sizeof *err);
-    return qn_args_parse(a, &verb, n, (char **)(uintptr_t)tokens, err);
+    return qn_args_parse(a, &verb, n, (char **)(uintptr_t)words, err);
 }
 
 #define PARSE(a, ...) \
@@ -45,11 +45,11 @@ static qn_code parse(qn_args **a, qn_err *err, const char *const *tokens)
         assert_int_equal(parse(&(a), &err_, (const char *const[]){__VA_ARGS__, NULL}), QN_OK); \
     } while (0)
 
-static void expect_error(const char *const *tokens, qn_code code, const char *text)
+static void expect_error(const char *const *words, qn_code code, const char *text)
 {
     qn_args *a;
     qn_err err;
-    assert_int_equal(parse(&a, &err, tokens), code);
+    assert_int_equal(parse(&a, &err, words), code);
     assert_null(a);
     if (!strstr(err.text, text)) fail_msg("\"%s\" lacks \"%s\"", err.text, text);
 }

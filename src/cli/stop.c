@@ -1,0 +1,28 @@
+/* stop.c - see stop.h. */
+#include "cli/stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t signal_seen;
+
+static void on_signal(int number)
+{
+    if (signal_seen) _exit(128 + number);
+    signal_seen = number;
+}
+
+void qn_stop_catch(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL); /* no SA_RESTART: a read of the keyboard returns */
+    sigaction(SIGTERM, &action, NULL);
+}
+
+bool qn_stop_asked(void) { return signal_seen != 0; }
+
+int qn_stop_status(void) { return signal_seen ? 128 + signal_seen : 0; }
+
+void qn_stop_clear(void) { signal_seen = 0; }
