@@ -22,18 +22,53 @@ typedef struct qn_cpu {
     qn_cpu_store *store; /* NULL until the first load */
 } qn_cpu;
 
+enum {
+    QN_CPU_ROPE_SLOTS = 4,            /* rotary tables of one step kept at the same time */
+    QN_CPU_THREAD_BYTES = 1 << 20,    /* scratch of one thread */
+    QN_CPU_PARTIAL_BYTES = 16 << 20   /* partial softmaxes of a long decode, spread over threads */
+};
+
+/* cos and sin of the positions of the step under way, for one table (rope.c). */
+typedef struct qn_cpu_rope_slot {
+    const qn_rope *rope; /* NULL: empty */
+    float *table;        /* [max_tokens, dims] */
+} qn_cpu_rope_slot;
+
 typedef struct qn_cpu_run {
     qn_run base;
     qn_cpu *cpu;
     qn_run_limits limits;
-    uint8_t *scratch;    /* one anonymous mapping of limits.scratch_bytes, huge pages advised */
-    size_t used, peak;   /* bytes */
-    uint8_t *thread_scratch; /* n_threads areas of thread_bytes for kernels */
-    size_t thread_bytes;
+    uint8_t *memory;         /* one anonymous mapping that the next four are parts of */
+    size_t memory_bytes;
+    uint8_t *scratch;        /* [scratch_bytes] tensors of the step, a stack */
+    uint8_t *thread_scratch; /* [n_threads, thread_bytes] for kernels */
+    uint8_t *partials;       /* [QN_CPU_PARTIAL_BYTES] for attend.c */
+    qn_cpu_rope_slot ropes[QN_CPU_ROPE_SLOTS];
+    uint32_t next_rope;
+    size_t scratch_bytes, thread_bytes;
+    size_t used, peak;       /* bytes of scratch; peak over the life of the run */
+    size_t pinned;           /* reset stops here: what `fetch` gave out stays until `end` */
 } qn_cpu_run;
 
+/* Open the fast CPU device. n_threads 0 counts as 1 and act DEFAULT as INT16; device.c resolves both.
+ * Errors: QN_UNSUPPORTED (instruction set), QN_NOMEM, QN_IO (threads). */
+qn_code qn_cpu_open(qn_device **out, const qn_device_opts *opts, qn_err *err);
+
+/* Zeroed memory on huge pages that takes room as it is touched; NULL without memory (no failure
+ * otherwise). Unmap accepts NULL. */
+void *qn_cpu_map(size_t bytes);
+void qn_cpu_unmap(void *p, size_t bytes);
+
+/* Call fn over the rows [0, rows) of a tensor of `cols` columns: at once on the calling thread, or in
+ * ranges over the pool when the tensor is large. Rows must not depend on each other (no failure). */
+typedef void (*qn_cpu_rows_fn)(const void *arg, uint32_t r0, uint32_t r1);
+void qn_cpu_rows(qn_cpu_run *r, qn_cpu_rows_fn fn, const void *arg, uint32_t rows, uint32_t cols);
+
 /* Host pointer of a tensor's row; only inside src/compute/cpu (no failure). */
-static inline float *qn_cpu_row(qn_tensor x, uint32_t row) { return (float *)(uintptr_t)x.addr + (size_t)row * x.ld; }
+static inline float *qn_cpu_row(qn_tensor x, uint32_t row)
+{
+    return (float *)(uintptr_t)x.addr + (size_t)row * x.ld;
+}
 
 /* Take a [rows, cols] float32 tensor from the run's scratch, rows 64-byte aligned when cols is a
  * multiple of 16. Stops the process if the run's limits are exceeded (no failure). */

@@ -1,0 +1,256 @@
+/* cpu.c - the fast CPU device: opening it, the memory of a run, and the table of operations. */
+#include "compute/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "compute/cpu/kernels.h"
+#include "compute/cpu/kv_layout.h"
+
+enum {
+    PARALLEL_ELEMENTS = 32 << 10, /* smaller tensors stay on the calling thread */
+    PART_ELEMENTS = 8 << 10       /* least elements of a part */
+};
+
+void *qn_cpu_map(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    (void)madvise(p, bytes, MADV_HUGEPAGE); /* a kernel without huge pages works as well */
+    return p;
+}
+
+void qn_cpu_unmap(void *p, size_t bytes)
+{
+    if (p) munmap(p, bytes);
+}
+
+/* ---- rows over the pool ---- */
+
+typedef struct rows_job {
+    qn_cpu_rows_fn fn;
+    const void *arg;
+    uint32_t rows, per_part;
+} rows_job;
+
+static void rows_part(void *arg, uint32_t part, uint32_t thread)
+{
+    (void)thread;
+    const rows_job *j = arg;
+    uint32_t r0 = part * j->per_part, left = j->rows - r0;
+    j->fn(j->arg, r0, r0 + (left < j->per_part ? left : j->per_part));
+}
+
+void qn_cpu_rows(qn_cpu_run *r, qn_cpu_rows_fn fn, const void *arg, uint32_t rows, uint32_t cols)
+{
+    uint32_t threads = qn_pool_threads(r->cpu->pool);
+    if (rows < 2 || threads < 2 || (size_t)rows * cols < PARALLEL_ELEMENTS) {
+        if (rows) fn(arg, 0, rows);
+        return;
+    }
+    rows_job j = {fn, arg, rows, rows / (4 * threads)};
+    uint32_t least = PART_ELEMENTS / (cols ? cols : 1) + 1;
+    if (j.per_part < least) j.per_part = least;
+    qn_pool_run(r->cpu->pool, rows_part, &j, (rows + j.per_part - 1) / j.per_part);
+}
+
+/* ---- device ---- */
+
+static uint32_t n_threads(const qn_device *d) { return qn_pool_threads(((const qn_cpu *)d)->pool); }
+
+static void cpu_close(qn_device *d)
+{
+    if (!d) return;
+    qn_cpu *c = (qn_cpu *)d;
+    if (c->pool) qn_pool_free(c->pool);
+    if (c->store) qn_cpu_store_free(c->store);
+    qn_arena_release(&c->arena);
+    free(c);
+}
+
+static qn_code upload(qn_device *d, const void *data, qn_dtype t, uint32_t rows, uint32_t cols,
+                      qn_tensor *out, qn_err *err)
+{
+    size_t n, bytes;
+    *out = (qn_tensor){0};
+    uint8_t *p = NULL;
+    if (!qn_mul_size(rows, cols, &n) && !qn_mul_size(n, sizeof(float), &bytes) &&
+        !qn_add_size(bytes, 64, &bytes))
+        p = qn_arena_take(&((qn_cpu *)d)->arena, bytes, 1);
+    if (!p)
+        return qn_err_set(err, QN_NOMEM, "out of memory for a tensor of %u x %u elements", rows, cols);
+    p += -(uintptr_t)p & 63;
+    qn_widen((float *)(void *)p, data, t, n);
+    *out = (qn_tensor){(uintptr_t)p, QN_F32, rows, cols, cols};
+    return QN_OK;
+}
+
+/* ---- a run and its scratch ---- */
+
+static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static void run_free(qn_run *r)
+{
+    if (!r) return;
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    qn_cpu_unmap(c->memory, c->memory_bytes);
+    free(c);
+}
+
+static qn_code run_new(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err)
+{
+    *out = NULL;
+    qn_cpu_run *r = calloc(1, sizeof *r);
+    if (!r) return qn_err_set(err, QN_NOMEM, "out of memory for a run");
+    r->base.ops = d->ops;
+    r->base.dev = d;
+    r->cpu = (qn_cpu *)d;
+    r->limits = *limits;
+    r->scratch_bytes = align64(limits->scratch_bytes);
+    r->thread_bytes = QN_CPU_THREAD_BYTES;
+    size_t threads = n_threads(d) * r->thread_bytes;
+    size_t rope = align64((size_t)limits->max_tokens * QN_CPU_MAX_HEAD * sizeof(float));
+    size_t beside = threads + QN_CPU_PARTIAL_BYTES + QN_CPU_ROPE_SLOTS * rope;
+    if (limits->scratch_bytes > SIZE_MAX / 2 || qn_add_size(r->scratch_bytes, beside, &r->memory_bytes) ||
+        !(r->memory = qn_cpu_map(r->memory_bytes))) {
+        free(r);
+        return qn_err_set(err, QN_NOMEM, "out of memory: scratch of %zu bytes", limits->scratch_bytes);
+    }
+    r->thread_scratch = r->memory;
+    r->partials = r->thread_scratch + threads;
+    for (uint32_t i = 0; i < QN_CPU_ROPE_SLOTS; i++)
+        r->ropes[i].table = (float *)(void *)(r->partials + QN_CPU_PARTIAL_BYTES + i * rope);
+    r->scratch = r->memory + beside;
+    *out = &r->base;
+    return QN_OK;
+}
+
+void *qn_cpu_bytes(qn_cpu_run *r, size_t bytes)
+{
+    qn_check(bytes <= r->scratch_bytes - r->used);
+    void *p = r->scratch + r->used;
+    r->used = align64(r->used + bytes);
+    if (r->used > r->peak) r->peak = r->used;
+    return p;
+}
+
+qn_tensor qn_cpu_take(qn_cpu_run *r, uint32_t rows, uint32_t cols)
+{
+    size_t n, bytes;
+    qn_check(!qn_mul_size(rows, cols, &n) && !qn_mul_size(n, sizeof(float), &bytes));
+    return (qn_tensor){(uintptr_t)qn_cpu_bytes(r, bytes), QN_F32, rows, cols, cols};
+}
+
+static void begin(qn_run *r, const qn_batch *b, qn_kv *kv)
+{
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    qn_check(b->n_tokens <= c->limits.max_tokens && b->n_items <= c->limits.max_items);
+    r->batch = b;
+    r->kv = kv;
+    c->used = c->pinned = 0;
+    c->next_rope = 0;
+    for (uint32_t i = 0; i < QN_CPU_ROPE_SLOTS; i++) c->ropes[i].rope = NULL;
+}
+
+static qn_code end(qn_run *r, qn_err *err)
+{
+    (void)err; /* every operation is done when it returns */
+    r->batch = NULL;
+    r->kv = NULL;
+    return QN_OK;
+}
+
+static size_t mark(qn_run *r) { return ((qn_cpu_run *)r)->used; }
+
+static void reset(qn_run *r, size_t to)
+{
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    qn_check(to <= c->used);
+    c->used = to > c->pinned ? to : c->pinned;
+}
+
+static qn_tensor out_rows(qn_run *r, qn_tensor x)
+{
+    const qn_batch *b = r->batch;
+    qn_tensor y = qn_cpu_take((qn_cpu_run *)r, b->n_out, x.cols);
+    for (uint32_t i = 0; i < b->n_out; i++) {
+        qn_check(b->out_rows[i] < x.rows);
+        memcpy(qn_cpu_row(y, i), qn_cpu_row(x, b->out_rows[i]), x.cols * sizeof(float));
+    }
+    return y;
+}
+
+static float *fetch(qn_run *r, qn_tensor x)
+{
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    if (x.ld != x.cols) {
+        qn_tensor y = qn_cpu_take(c, x.rows, x.cols);
+        for (uint32_t i = 0; i < x.rows; i++)
+            memcpy(qn_cpu_row(y, i), qn_cpu_row(x, i), x.cols * sizeof(float));
+        x = y;
+    }
+    c->pinned = c->used;
+    return qn_cpu_row(x, 0);
+}
+
+static const qn_ops cpu_ops = {
+    .load = qn_cpu_load,
+    .upload = upload,
+    .rope_new = qn_cpu_rope_new,
+    .kv_block_bytes = qn_cpu_kv_block_bytes,
+    .kv_new = qn_cpu_kv_new,
+    .kv_free = qn_cpu_kv_free,
+    .kv_copy = qn_cpu_kv_copy,
+    .kv_read = qn_cpu_kv_read,
+    .kv_store = qn_cpu_kv_store,
+    .run_new = run_new,
+    .run_free = run_free,
+    .close = cpu_close,
+    .n_threads = n_threads,
+    .weights_bytes = qn_cpu_weights_bytes,
+    .begin = begin,
+    .end = end,
+    .mark = mark,
+    .reset = reset,
+    .embed = qn_cpu_embed,
+    .out_rows = out_rows,
+    .linear = qn_cpu_linear,
+    .rms_norm = qn_cpu_rms_norm,
+    .layer_norm = qn_cpu_layer_norm,
+    .rope = qn_cpu_rope,
+    .kv_write = qn_cpu_kv_write,
+    .attend = qn_cpu_attend,
+    .act = qn_cpu_act,
+    .glu = qn_cpu_glu,
+    .add = qn_cpu_add,
+    .mul = qn_cpu_mul,
+    .scale = qn_cpu_scale,
+    .softcap = qn_cpu_softcap,
+    .accumulate = qn_cpu_accumulate,
+    .fetch = fetch,
+};
+
+qn_code qn_cpu_open(qn_device **out, const qn_device_opts *opts, qn_err *err)
+{
+    *out = NULL;
+    const qn_cpu_kernels *k = qn_cpu_pick(opts->isa);
+    if (!k)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "instruction set \"%s\" is unknown or not usable on this machine: choose "
+                          "avx512, avx2 or portable", opts->isa ? opts->isa : "");
+    qn_cpu *c = calloc(1, sizeof *c);
+    if (!c) return qn_err_set(err, QN_NOMEM, "out of memory for the CPU device");
+    c->base.ops = &cpu_ops;
+    c->base.name = "cpu";
+    c->k = k;
+    c->act = opts->act == QN_ACT_DEFAULT ? QN_ACT_INT16 : opts->act;
+    qn_code rc = qn_pool_new(&c->pool, opts->n_threads ? opts->n_threads : 1, err);
+    if (rc) {
+        cpu_close(&c->base);
+        return rc;
+    }
+    *out = &c->base;
+    return QN_OK;
+}

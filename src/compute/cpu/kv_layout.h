@@ -1,0 +1,40 @@
+/* kv_layout.h - where keys and values lie in the blocks of the CPU device.
+ *
+ * A block holds block_tokens positions of every layer of its group. In it, layers ascending:
+ *   keys    per KV head, per tile of 16 positions: [d_k][16] elements (transposed, attend.h)
+ *   values  per KV head: [block_tokens][v_ld] elements, v_ld = d_v rounded up to 16, padding zero
+ * of the layer's codec (float32, float16 or bfloat16); each of the two starts at a multiple of 64
+ * bytes. A layer without KV takes no room.
+ */
+#ifndef QN_COMPUTE_CPU_KV_LAYOUT_H
+#define QN_COMPUTE_CPU_KV_LAYOUT_H
+
+#include "compute/cpu/attend.h"
+#include "compute/cpu/cpu.h"
+
+enum { QN_CPU_MAX_HEAD = 1024 }; /* elements of a key or value head */
+
+/* A layer inside its group's blocks; bytes. */
+typedef struct qn_kv_place {
+    size_t k, v;           /* offset of the first head's keys and values */
+    size_t k_head, v_head; /* from one head to the next */
+    size_t k_tile, v_tile; /* 16 positions of one head */
+    uint32_t v_ld;         /* elements */
+} qn_kv_place;
+
+struct qn_kv {
+    qn_kv_spec spec;    /* layers are our copy */
+    qn_kv_place *place; /* [n_layers] */
+    uint8_t *pool[QN_MAX_KV_GROUPS];
+    size_t block_bytes[QN_MAX_KV_GROUPS], pool_bytes[QN_MAX_KV_GROUPS];
+    uint32_t n_blocks[QN_MAX_KV_GROUPS];
+};
+
+/* Bytes of one element (no failure). */
+static inline size_t qn_kv_codec_size(qn_kv_codec c) { return c == QN_KV_F32 ? 4 : 2; }
+
+/* The block of `item` that holds position `pos` in group g; stops the process when the item's table
+ * does not cover it (no failure). */
+uint8_t *qn_cpu_kv_block(const qn_kv *kv, const qn_item *item, uint32_t g, uint32_t pos);
+
+#endif

@@ -1,0 +1,10 @@
+/* tensor.c - views. */
+#include "compute/ops.h"
+
+qn_tensor qn_cols(qn_tensor x, uint32_t c0, uint32_t n)
+{
+    qn_check(c0 <= x.cols && n <= x.cols - c0);
+    x.addr += (uint64_t)c0 * qn_dtype_size(x.dtype);
+    x.cols = n;
+    return x;
+}
