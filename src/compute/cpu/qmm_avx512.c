@@ -1,0 +1,357 @@
+/* qmm_avx512.c - products with quantized panels for AVX-512 VNNI.
+ *
+ * Up to FEW rows of activations: codes are unpacked in registers and used at once, so that the panels
+ * stream from memory. More rows: a block of a panel is unpacked to bytes in scratch and used for all
+ * tiles of rows. Both give exact integer dot products and share one float epilogue.
+ */
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "compute/cpu/panel.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    FEW = 4,
+    BLOCK_MANY = 1024, /* inputs of a block when a chunk of rows is large, */
+    BLOCK_FEW = 4096,  /* and when it is small */
+    ROWS_CHUNK = 128   /* rows of activations that share a pass over the panels */
+};
+
+/* ---- unpacking ---- */
+
+/* Quads of one plane: v[j] gets the plane's bits of quad j, shifted to `low`. */
+INLINE void or_plane(__m512i *v, const uint8_t *words, uint32_t n_quads, uint32_t bits, uint32_t low)
+{
+    const uint32_t per_word = 8 / bits;
+    const __m512i mask = _mm512_set1_epi8((char)(((1u << bits) - 1u) << low));
+#pragma GCC unroll 8
+    for (uint32_t j = 0; j < n_quads; j++) {
+        const int at = (int)(bits * (j % per_word)) - (int)low;
+        __m512i word = _mm512_loadu_si512(words + j / per_word * 64);
+        if (at > 0) word = _mm512_srli_epi32(word, (unsigned)at);
+        if (at < 0) word = _mm512_slli_epi32(word, (unsigned)-at);
+        word = bits == 8 ? word : _mm512_and_si512(word, mask);
+        v[j] = low ? _mm512_or_si512(v[j], word) : word;
+    }
+}
+
+/* Quads of a step are 4 for 4-bit codes (nvfp4 has groups of 16), else 8. */
+INLINE uint32_t step_quads(uint32_t bits)
+{
+    return bits == 4 ? 4 : 8;
+}
+
+/* The quads of step `i` of a group of n inputs: bytes of codes. `e2m1` maps 4-bit float codes. */
+INLINE void unpack_step(__m512i *v, const uint8_t *codes, uint32_t n, uint32_t i, uint32_t bits, bool e2m1)
+{
+    const uint32_t quads = step_quads(bits);
+    const uint32_t low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits;
+    or_plane(v, codes + i * (quads * low / 8) * 64, quads, low, 0);
+    if (bits != low) {
+        const uint8_t *plane = codes + (size_t)n * low / 32 * 64;
+        or_plane(v, plane + i * (quads * (bits - low) / 8) * 64, quads, bits - low, low);
+    }
+    if (e2m1) {
+        const __m512i table = _mm512_broadcast_i32x4(
+            _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < quads; j++) v[j] = _mm512_shuffle_epi8(table, v[j]);
+    }
+}
+
+typedef struct scales {
+    __m512 s, b;
+} scales;
+
+/* E4M3 bytes as float32: the bits put in place mean the value times 2^-120. */
+INLINE __m512 e4m3_ps(__m512i c)
+{
+    __m512i sign = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x80)), 24);
+    __m512i rest = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x7f)), 20);
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(sign, rest)), _mm512_set1_ps(0x1p120f));
+}
+
+/* Scales and biases of a group; the kinds are told apart by a predictable branch. */
+INLINE scales load_scales(const uint8_t *p, qn_scale_kind kind)
+{
+    if (kind == QN_SCALE_BF16) {
+        __m512i v = _mm512_loadu_si512(p);
+        return (scales){_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)),
+                        _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)))};
+    }
+    if (kind == QN_SCALE_F16) {
+        __m512i v = _mm512_loadu_si512(p);
+        return (scales){_mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)),
+                        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)))};
+    }
+    if (kind == QN_SCALE_F32) return (scales){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64)};
+    __m512i c = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m512 s = kind == QN_SCALE_E4M3
+                   ? e4m3_ps(c)
+                   : _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(c, 23),
+                                                          _mm512_set1_epi32(0x400000)));
+    return (scales){_mm512_mul_ps(s, _mm512_set1_ps(0.5f)), _mm512_mul_ps(s, _mm512_set1_ps(-6.0f))};
+}
+
+/* ---- shared arithmetic ---- */
+
+INLINE __m512i quad_at(const int8_t *x)
+{
+    int32_t v;
+    memcpy(&v, x, 4);
+    return _mm512_set1_epi32(v);
+}
+
+/* y plus one group: the formula of panel.h. acc[0] lo, acc[1] hi. */
+INLINE __m512 add_group(__m512 y, const __m512i *acc, uint32_t planes, scales w, const float *pair)
+{
+    __m512i dot = acc[0];
+    if (planes == 2) dot = _mm512_add_epi32(dot, _mm512_slli_epi32(acc[1], 8));
+    y = _mm512_fmadd_ps(_mm512_mul_ps(w.s, _mm512_set1_ps(pair[0])), _mm512_cvtepi32_ps(dot), y);
+    return _mm512_fmadd_ps(w.b, _mm512_set1_ps(pair[1]), y);
+}
+
+INLINE __mmask16 panel_mask(const qn_panels *w, uint32_t p)
+{
+    uint32_t left = w->n_out - p * QN_PANEL_ROWS;
+    return left >= QN_PANEL_ROWS ? 0xffff : (__mmask16)((1u << left) - 1u);
+}
+
+/* ---- few rows ---- */
+
+/* Dot products of one group: acc[r][plane][set]; one row uses two sets for shorter chains. */
+INLINE void few_group(__m512i acc[FEW][2][2], const uint8_t *codes, uint32_t n, const int8_t *x,
+                      uint32_t rows, uint32_t planes, uint32_t bits, bool e2m1)
+{
+    const uint32_t quads = step_quads(bits), sets = rows == 1 ? 2 : 1;
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (uint32_t pl = 0; pl < planes; pl++) acc[r][pl][0] = acc[r][pl][1] = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < n / (4 * quads); i++) {
+        __m512i v[8];
+        unpack_step(v, codes, n, i, bits, e2m1);
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < quads; j++, x += rows * planes * 4)
+#pragma GCC unroll 4
+            for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 2
+                for (uint32_t pl = 0; pl < planes; pl++)
+                    acc[r][pl][j % sets] = _mm512_dpbusd_epi32(acc[r][pl][j % sets], v[j],
+                                                               quad_at(x + (r * planes + pl) * 4));
+    }
+    if (sets == 1) return;
+#pragma GCC unroll 2
+    for (uint32_t pl = 0; pl < planes; pl++) acc[0][pl][0] = _mm512_add_epi32(acc[0][pl][0], acc[0][pl][1]);
+}
+
+INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *acts, uint32_t p0,
+                       uint32_t p1, uint32_t rows, uint32_t planes, uint32_t bits, bool e2m1)
+{
+    const uint32_t n = w->spec.group_size;
+    const uint8_t *group = w->data + p0 * w->panel_bytes;
+    for (uint32_t p = p0; p < p1; p++) {
+        const int8_t *x = acts->xq;
+        const float *pair = acts->ax;
+        __m512 sum[FEW];
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < rows; r++) sum[r] = _mm512_setzero_ps();
+        for (uint32_t g = 0; g < w->n_groups; g++) {
+            __m512i acc[FEW][2][2];
+            few_group(acc, group, n, x, rows, planes, bits, e2m1);
+            scales sb = load_scales(group + w->code_bytes, w->scale);
+#pragma GCC unroll 4
+            for (uint32_t r = 0; r < rows; r++) {
+                __m512i dots[2] = {acc[r][0][0], planes == 2 ? acc[r][1][0] : _mm512_setzero_si512()};
+                sum[r] = add_group(sum[r], dots, planes, sb, pair + 2 * r);
+            }
+            x += (size_t)n * rows * planes;
+            pair += rows * 2;
+            group += w->group_bytes;
+        }
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < rows; r++)
+            _mm512_mask_storeu_ps(y + (size_t)r * ld + p * QN_PANEL_ROWS, panel_mask(w, p), sum[r]);
+    }
+}
+
+/* One function per code width; inside, one body per number of rows and planes. */
+#define FEW_ARGS float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1
+#define FEW_BODY(name, bits, e2m1)                                                   \
+    static void few_##name(FEW_ARGS)                                                 \
+    {                                                                                \
+        switch (x->n_rows * 2 + x->n_planes - 3) {                                   \
+        case 0: few_panels(y, ld, w, x, p0, p1, 1, 1, bits, e2m1); return;           \
+        case 1: few_panels(y, ld, w, x, p0, p1, 1, 2, bits, e2m1); return;           \
+        case 2: few_panels(y, ld, w, x, p0, p1, 2, 1, bits, e2m1); return;           \
+        case 3: few_panels(y, ld, w, x, p0, p1, 2, 2, bits, e2m1); return;           \
+        case 4: few_panels(y, ld, w, x, p0, p1, 3, 1, bits, e2m1); return;           \
+        case 5: few_panels(y, ld, w, x, p0, p1, 3, 2, bits, e2m1); return;           \
+        case 6: few_panels(y, ld, w, x, p0, p1, 4, 1, bits, e2m1); return;           \
+        case 7: few_panels(y, ld, w, x, p0, p1, 4, 2, bits, e2m1); return;           \
+        default: QN_UNREACHABLE();                                                   \
+        }                                                                            \
+    }
+FEW_BODY(2, 2, false)
+FEW_BODY(3, 3, false)
+FEW_BODY(4, 4, false)
+FEW_BODY(5, 5, false)
+FEW_BODY(6, 6, false)
+FEW_BODY(8, 8, false)
+FEW_BODY(e2m1, 4, true)
+
+static void few(FEW_ARGS)
+{
+    if (w->spec.mode != QN_Q_AFFINE) {
+        few_e2m1(y, ld, w, x, p0, p1);
+        return;
+    }
+    switch (w->spec.bits) {
+    case 2: few_2(y, ld, w, x, p0, p1); return;
+    case 3: few_3(y, ld, w, x, p0, p1); return;
+    case 4: few_4(y, ld, w, x, p0, p1); return;
+    case 5: few_5(y, ld, w, x, p0, p1); return;
+    case 6: few_6(y, ld, w, x, p0, p1); return;
+    case 8: few_8(y, ld, w, x, p0, p1); return;
+    default: QN_UNREACHABLE();
+    }
+}
+
+/* ---- many rows ---- */
+
+/* Groups of a panel as bytes: quads [n_groups * group_size / 4] vectors, scale pairs [n_groups]. */
+typedef struct block {
+    uint32_t n_groups;
+    __m512i *quads;
+    scales *scales;
+} block;
+
+INLINE void unpack_groups(const block *b, const uint8_t *group, const qn_panels *w, uint32_t bits, bool e2m1)
+{
+    const uint32_t n = w->spec.group_size, quads = step_quads(bits);
+    __m512i *dst = b->quads;
+    for (uint32_t g = 0; g < b->n_groups; g++, group += w->group_bytes) {
+        for (uint32_t i = 0; i < n / (4 * quads); i++, dst += quads) {
+            __m512i v[8];
+            unpack_step(v, group, n, i, bits, e2m1);
+#pragma GCC unroll 8
+            for (uint32_t j = 0; j < quads; j++) dst[j] = v[j];
+        }
+        b->scales[g] = load_scales(group + w->code_bytes, w->scale);
+    }
+}
+
+static void unpack_block(const block *b, const uint8_t *group, const qn_panels *w)
+{
+    if (w->spec.mode != QN_Q_AFFINE) {
+        unpack_groups(b, group, w, 4, true);
+        return;
+    }
+    switch (w->spec.bits) {
+    case 2: unpack_groups(b, group, w, 2, false); return;
+    case 3: unpack_groups(b, group, w, 3, false); return;
+    case 4: unpack_groups(b, group, w, 4, false); return;
+    case 5: unpack_groups(b, group, w, 5, false); return;
+    case 6: unpack_groups(b, group, w, 6, false); return;
+    case 8: unpack_groups(b, group, w, 8, false); return;
+    default: QN_UNREACHABLE();
+    }
+}
+
+/* A tile of rows times a block, added to y (started at 0 when `first`). x, pair: the tile's data of
+ * the block's first group. */
+INLINE void tile_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size,
+                      const int8_t *x, const float *pair, bool first, uint32_t rows, uint32_t planes)
+{
+    __m512 sum[QN_ACT_TILE];
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < rows; r++)
+        sum[r] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, y + (size_t)r * ld);
+    const __m512i *w = b->quads;
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        __m512i acc[QN_ACT_TILE][2];
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < rows; r++) acc[r][0] = acc[r][1] = _mm512_setzero_si512();
+        for (uint32_t j = 0; j < group_size / 4; j++, w++, x += rows * planes * 4) {
+            const __m512i v = *w;
+#pragma GCC unroll 8
+            for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 2
+                for (uint32_t pl = 0; pl < planes; pl++)
+                    acc[r][pl] = _mm512_dpbusd_epi32(acc[r][pl], v, quad_at(x + (r * planes + pl) * 4));
+        }
+        const scales sb = b->scales[g];
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < rows; r++) sum[r] = add_group(sum[r], acc[r], planes, sb, pair + 2 * r);
+        pair += rows * 2;
+    }
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < rows; r++) _mm512_mask_storeu_ps(y + (size_t)r * ld, mask, sum[r]);
+}
+
+#define TILE_ARGS                                                                                  \
+    float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size, const int8_t *x,   \
+        const float *pair, bool first
+#define TILE_BODY(rows)                                                                            \
+    static void tile_##rows(TILE_ARGS, uint32_t planes)                                            \
+    {                                                                                              \
+        if (planes == 2) tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 2);           \
+        else tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 1);                       \
+    }
+TILE_BODY(1)
+TILE_BODY(2)
+TILE_BODY(3)
+TILE_BODY(4)
+TILE_BODY(5)
+TILE_BODY(6)
+TILE_BODY(7)
+TILE_BODY(8)
+_Static_assert(QN_ACT_TILE == 8, "one body per number of rows in a tile");
+
+static void (*const tiles[QN_ACT_TILE])(TILE_ARGS, uint32_t planes) = {
+    tile_1, tile_2, tile_3, tile_4, tile_5, tile_6, tile_7, tile_8,
+};
+
+/* Groups [g0, g0 + b->n_groups) of a panel times the rows [t0, t1). */
+static void block_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, const qn_qacts *x,
+                       uint32_t g0, uint32_t t0, uint32_t t1)
+{
+    for (uint32_t t = t0; t < t1; t += QN_ACT_TILE) {
+        uint32_t rows = qn_qacts_tile_rows(x, t);
+        const int8_t *quads = qn_qacts_quad(x, t, g0 * x->group_size / 4);
+        tiles[rows - 1](y + (size_t)t * ld, ld, mask, b, x->group_size, quads, qn_qacts_pair(x, t, g0),
+                        g0 == 0, x->n_planes);
+    }
+}
+
+/* Inputs of a block, at most, and the scratch that it takes. */
+_Static_assert(BLOCK_FEW * 16 + BLOCK_FEW / 16 * sizeof(scales) <= QN_MM_SCRATCH, "scratch fits");
+
+static void many(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1,
+                 void *scratch)
+{
+    for (uint32_t t0 = 0; t0 < x->n_rows; t0 += ROWS_CHUNK) {
+        const uint32_t t1 = x->n_rows - t0 < ROWS_CHUNK ? x->n_rows : t0 + ROWS_CHUNK;
+        const uint32_t inputs = t1 - t0 <= 4 * QN_ACT_TILE ? BLOCK_FEW : BLOCK_MANY;
+        const uint32_t per_block = inputs / w->spec.group_size;
+        for (uint32_t g0 = 0; g0 < w->n_groups; g0 += per_block) {
+            const uint32_t left = w->n_groups - g0;
+            block b = {.n_groups = left < per_block ? left : per_block, .quads = scratch};
+            b.scales = (scales *)(b.quads + (size_t)b.n_groups * w->spec.group_size / 4);
+            for (uint32_t p = p0; p < p1; p++) {
+                unpack_block(&b, w->data + p * w->panel_bytes + g0 * w->group_bytes, w);
+                block_rows(y + p * QN_PANEL_ROWS, ld, panel_mask(w, p), &b, x, g0, t0, t1);
+            }
+        }
+    }
+}
+
+void qn_qmm_avx512(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0,
+                   uint32_t p1, void *scratch)
+{
+    assert(w->kind == QN_PANEL_CODES && x->group_size == w->spec.group_size && x->n_in == w->n_in);
+    if (x->n_rows <= FEW) few(y, ld, w, x, p0, p1);
+    else many(y, ld, w, x, p0, p1, scratch);
+}
