@@ -109,6 +109,8 @@ static qn_code run_new(qn_device *d, const qn_run_limits *limits, qn_run **out, 
     r->cpu = (qn_cpu *)d;
     r->limits = *limits;
     r->scratch_bytes = align64(limits->scratch_bytes);
+    if (limits->scratch_bytes < SIZE_MAX / 2)
+        r->scratch_bytes += align64(qn_cpu_linear_bytes(r->cpu, limits->max_tokens));
     r->thread_bytes = QN_CPU_THREAD_BYTES;
     size_t threads = n_threads(d) * r->thread_bytes;
     size_t rope = align64((size_t)limits->max_tokens * QN_CPU_MAX_HEAD * sizeof(float));
@@ -246,7 +248,7 @@ qn_code qn_cpu_open(qn_device **out, const qn_device_opts *opts, qn_err *err)
     c->base.name = "cpu";
     c->k = k;
     c->act = opts->act == QN_ACT_DEFAULT ? QN_ACT_INT16 : opts->act;
-    qn_code rc = qn_pool_new(&c->pool, opts->n_threads ? opts->n_threads : 1, err);
+    qn_code rc = qn_pool_new(&c->pool, opts->n_threads, err);
     if (rc) {
         cpu_close(&c->base);
         return rc;
