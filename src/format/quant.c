@@ -178,41 +178,27 @@ static void unpack_group(const uint8_t *p, unsigned bits, uint32_t n, uint8_t *c
     }
 }
 
-static inline float round_bf16(float f)
+/* Round a group of values to dtype t, through its bits. */
+static void round_group(float *y, uint32_t n, qn_dtype t)
 {
-    return qn_bf16_f32(qn_f32_bf16(f));
+    uint16_t h[MAX_GROUP];
+    if (t == QN_F32) return;
+    qn_narrow(h, t, y, n);
+    qn_widen(y, h, t, n);
 }
 
-static float round_to(float f, qn_dtype t)
+/* y = scale*code + bias; `exact` rounds the product and the sum to dtype t. */
+static void affine_group(const uint8_t *codes, uint32_t n, float scale, float bias, qn_dtype t,
+                         bool exact, float *y)
 {
-    if (t == QN_BF16) return round_bf16(f);
-    return t == QN_F16 ? qn_f16_f32(qn_f32_f16(f)) : f;
-}
-
-/* y = scale*code + bias; `exact` rounds the product and the sum to dtype t. Rounding happens on a
- * table of the group's possible values where that is shorter than the group. */
-static void affine_group(const uint8_t *codes, uint32_t n, uint32_t bits, float scale, float bias,
-                         qn_dtype t, bool exact, float *y)
-{
-    if (!exact || t == QN_F32) {
+    if (!exact) {
         for (uint32_t i = 0; i < n; i++) y[i] = scale * (float)codes[i] + bias;
         return;
     }
-    if (bits <= 4) {
-        float table[16];
-        for (uint32_t c = 0; c < 1u << bits; c++) {
-            table[c] = round_to(round_to(scale * (float)c, t) + bias, t);
-        }
-        for (uint32_t i = 0; i < n; i++) y[i] = table[codes[i]];
-        return;
-    }
-    uint16_t h[MAX_GROUP];
     for (uint32_t i = 0; i < n; i++) y[i] = scale * (float)codes[i];
-    qn_narrow(h, t, y, n);
-    qn_widen(y, h, t, n);
+    round_group(y, n, t);
     for (uint32_t i = 0; i < n; i++) y[i] += bias;
-    qn_narrow(h, t, y, n);
-    qn_widen(y, h, t, n);
+    round_group(y, n, t);
 }
 
 static void affine_row(const qn_matrix *m, size_t row, bool exact, float *y)
@@ -223,8 +209,8 @@ static void affine_row(const qn_matrix *m, size_t row, bool exact, float *y)
     uint8_t codes[MAX_GROUP];
     for (size_t g = 0; g < groups_of(m); g++) {
         unpack_group(words + g * group_bytes, s->bits, s->group_size, codes);
-        affine_group(codes, s->group_size, s->bits, qn_qscale(m, row, g), qn_qbias(m, row, g),
-                     m->dtype, exact, y + g * s->group_size);
+        affine_group(codes, s->group_size, qn_qscale(m, row, g), qn_qbias(m, row, g), m->dtype,
+                     exact, y + g * s->group_size);
     }
 }
 
@@ -238,11 +224,10 @@ static void float_row(const qn_matrix *m, size_t row, bool exact, float *y)
     for (uint32_t c = 0; c < 1u << s->bits; c++) values[c] = qn_qvalue(s->mode, c);
     for (size_t g = 0; g < groups_of(m); g++, y += s->group_size) {
         float scale = qn_qscale(m, row, g);
-        if (exact) scale = round_to(scale, m->dtype);
+        if (exact) round_group(&scale, 1, m->dtype);
         unpack_group(words + g * group_bytes, s->bits, s->group_size, codes);
         for (uint32_t i = 0; i < s->group_size; i++) y[i] = scale * values[codes[i]];
-        if (!exact || m->dtype == QN_F32) continue;
-        for (uint32_t i = 0; i < s->group_size; i++) y[i] = round_to(y[i], m->dtype);
+        if (exact) round_group(y, s->group_size, m->dtype);
     }
 }
 

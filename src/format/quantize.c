@@ -84,9 +84,9 @@ static uint8_t e8m0_scale(float s, qn_dtype t, float *value)
     return (uint8_t)(unsigned)(e + 127);
 }
 
-/* The first of the 16 E2M1 values that is nearest to q, differences rounded to type t. NaN and
- * infinity are equally far from all of them: code 0. */
-static uint32_t e2m1_code(float q, qn_dtype t)
+/* The first of the 16 E2M1 values that is nearest to q, differences rounded to type t: the
+ * definition. NaN and infinity are equally far from all of them: code 0. */
+static uint32_t e2m1_code_searched(float q, qn_dtype t)
 {
     uint32_t best = 0;
     float best_distance = INFINITY;
@@ -98,6 +98,18 @@ static uint32_t e2m1_code(float q, qn_dtype t)
         }
     }
     return best;
+}
+
+/* The same by thresholds where it is certain: up to 8 the two smallest differences are exact in
+ * every type, so halves go to the first, the smaller magnitude. */
+static uint32_t e2m1_code(float q, qn_dtype t)
+{
+    float a = fabsf(q);
+    if (!(a <= 8.0f)) return e2m1_code_searched(q, t);
+    int halves = (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) +
+                 (a > 5.0f);
+    uint32_t code = (uint32_t)halves;
+    return code && q < 0.0f ? code + 8 : code;
 }
 
 static void float_row(const qn_qspec *s, qn_dtype t, const float *x, uint32_t n_in, void *words,

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "format/quant.h"
+#include "format/quantize.c"
 #include "format/shard.h"
 
 static const uint32_t widths[] = {2, 3, 4, 5, 6, 8};
@@ -330,6 +330,19 @@ static void test_not_finite(void **state)
     }
 }
 
+/* The thresholds of e2m1_code against its definition, for every 16-bit value in its own type. */
+static void test_e2m1_thresholds(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = qn_f16_f32((uint16_t)h), b = qn_bf16_f32((uint16_t)h);
+        assert_int_equal(e2m1_code(f, QN_F16), e2m1_code_searched(f, QN_F16));
+        assert_int_equal(e2m1_code(f, QN_F32), e2m1_code_searched(f, QN_F32));
+        assert_int_equal(e2m1_code(b, QN_BF16), e2m1_code_searched(b, QN_BF16));
+        assert_int_equal(e2m1_code(b, QN_F32), e2m1_code_searched(b, QN_F32));
+    }
+}
+
 static void test_spec_check(void **state)
 {
     (void)state;
@@ -379,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_golden_dequantize), cmocka_unit_test(test_codes),
         cmocka_unit_test(test_matrix_row),        cmocka_unit_test(test_dense_row),
         cmocka_unit_test(test_not_finite),        cmocka_unit_test(test_spec_check),
+        cmocka_unit_test(test_e2m1_thresholds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
