@@ -4,12 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/git_id.h"
 #include "cli/help.h"
 #include "cli/verbs.h"
-
-#ifndef QN_GIT
-#define QN_GIT "unknown"
-#endif
 
 /* ---- help ---- */
 
