@@ -61,7 +61,7 @@ typedef struct qn_run {
 typedef struct qn_run_limits {
     uint32_t max_tokens, max_items, max_out; /* of a batch */
     uint32_t max_positions;                  /* longest sequence */
-    size_t scratch_bytes;                    /* upper bound of scratch in a step (qn_model_scratch) */
+    size_t scratch_bytes;                    /* upper bound of scratch in a step (qn_model_ops.scratch) */
 } qn_run_limits;
 
 /* A matrix to load: module path for messages and cache keys, and where the file has it. */

@@ -30,7 +30,8 @@ qn_code qn_err_prefix(qn_err *err, const char *fmt, ...)
     int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
     if (n >= 0 && (size_t)n < sizeof err->text) {
-        snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+        size_t room = sizeof err->text - (size_t)n;
+        snprintf(err->text + n, room, ": %.*s", (int)room, old); /* cut at the end if too long */
     }
     return err->code;
 }

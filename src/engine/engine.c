@@ -86,7 +86,7 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     qn_run_limits limits = {
         .max_tokens = (uint32_t)tokens, .max_items = (uint32_t)rows, .max_out = (uint32_t)rows,
         .max_positions = e->o.max_positions,
-        .scratch_bytes = qn_model_scratch(e->model, (uint32_t)tokens, (uint32_t)rows),
+        .scratch_bytes = e->model->ops->scratch(e->model, (uint32_t)tokens, (uint32_t)rows),
     };
     if ((rc = e->model->dev->ops->run_new(e->model->dev, &limits, &e->run, err))) return rc;
     qn_plan *p = &e->plan;

@@ -137,7 +137,7 @@ qn_tensor qn_dense_forward(qn_model *base, qn_run *r)
     return logits;
 }
 
-size_t qn_model_scratch(const qn_model *base, uint32_t max_tokens, uint32_t max_out)
+size_t qn_dense_scratch(const qn_model *base, uint32_t max_tokens, uint32_t max_out)
 {
     const qn_dense *m = (const qn_dense *)base;
     size_t widest = 0, e = m->d.d_model;

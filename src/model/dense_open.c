@@ -259,7 +259,7 @@ static void dense_close(qn_model *base)
     free(m);
 }
 
-static const qn_model_ops dense_ops = {qn_dense_forward, dense_close};
+static const qn_model_ops dense_ops = {qn_dense_forward, qn_dense_scratch, dense_close};
 
 static qn_code open_parts(binder *b, const qn_model_opts *opts)
 {

@@ -27,6 +27,11 @@ typedef struct qn_model_info {
 typedef struct qn_model_ops {
     /* Run the batch of `r` and return the logits [n_out, n_vocab] of its out rows (no failure). */
     qn_tensor (*forward)(qn_model *m, qn_run *r);
+
+    /* Upper bound of the scratch bytes that one step needs for these batch limits (no failure). */
+    size_t (*scratch)(const qn_model *m, uint32_t max_tokens, uint32_t max_out);
+
+    /* Free the model; the device and what was loaded onto it stay (no failure). */
     void (*close)(qn_model *m);
 } qn_model_ops;
 
@@ -55,8 +60,5 @@ bool qn_model_supported(const char *model_type);
 
 /* The supported model types, NULL terminated, in alphabetical order (no failure). */
 const char *const *qn_model_types(void);
-
-/* Upper bound of the scratch that one step needs for these batch limits, bytes (no failure). */
-size_t qn_model_scratch(const qn_model *m, uint32_t max_tokens, uint32_t max_out);
 
 #endif

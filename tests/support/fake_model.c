@@ -1,0 +1,229 @@
+/* fake_model.c - the fake device and model. */
+#include "fake_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { GROUPS = 2 };
+
+struct qn_kv {
+    uint32_t block_tokens, n_groups, n_blocks[GROUPS];
+    uint32_t *ids[GROUPS]; /* [n_blocks * block_tokens] token id + 1; 0: never written */
+};
+
+typedef struct fake_run {
+    qn_run base;
+    float *logits; /* [max_out, n_vocab] */
+} fake_run;
+
+struct qn_fake {
+    qn_model base;
+    qn_device dev;
+    qn_fake_opts o;
+    _Atomic uint64_t steps;
+    _Atomic uint32_t largest;
+};
+
+static qn_fake *fake_of(const qn_device *d)
+{
+    return (qn_fake *)(void *)((char *)(uintptr_t)d - offsetof(qn_fake, dev));
+}
+
+static size_t fake_block_bytes(const qn_device *d, const qn_kv_spec *spec, uint32_t group)
+{
+    (void)d;
+    (void)group;
+    return spec->block_tokens * sizeof(uint32_t);
+}
+
+static qn_code fake_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_kv **out, qn_err *err)
+{
+    (void)d;
+    (void)err;
+    qn_kv *kv = calloc(1, sizeof *kv);
+    qn_check(kv && spec->n_groups <= GROUPS);
+    kv->block_tokens = spec->block_tokens;
+    kv->n_groups = spec->n_groups;
+    for (uint32_t g = 0; g < kv->n_groups; g++) {
+        kv->n_blocks[g] = n_blocks[g];
+        kv->ids[g] = calloc((size_t)n_blocks[g] * kv->block_tokens, sizeof(uint32_t));
+        qn_check(kv->ids[g]);
+    }
+    *out = kv;
+    return QN_OK;
+}
+
+static void fake_kv_free(qn_kv *kv)
+{
+    for (uint32_t g = 0; g < kv->n_groups; g++) free(kv->ids[g]);
+    free(kv);
+}
+
+static void fake_kv_copy(qn_kv *kv, uint32_t group, uint32_t dst, uint32_t src)
+{
+    uint32_t *p = kv->ids[group], n = kv->block_tokens;
+    memcpy(p + (size_t)dst * n, p + (size_t)src * n, n * sizeof *p);
+}
+
+static qn_code fake_run_new(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err)
+{
+    (void)err;
+    fake_run *r = calloc(1, sizeof *r);
+    qn_check(r);
+    r->base = (qn_run){.ops = d->ops, .dev = d};
+    r->logits = calloc((size_t)limits->max_out * fake_of(d)->o.n_vocab, sizeof *r->logits);
+    qn_check(r->logits);
+    *out = &r->base;
+    return QN_OK;
+}
+
+static void fake_run_free(qn_run *r)
+{
+    free(((fake_run *)r)->logits);
+    free(r);
+}
+
+static void fake_begin(qn_run *r, const qn_batch *b, qn_kv *kv)
+{
+    r->batch = b;
+    r->kv = kv;
+}
+
+static qn_code fake_end(qn_run *r, qn_err *err)
+{
+    (void)err;
+    r->batch = NULL;
+    return QN_OK;
+}
+
+static float *fake_fetch(qn_run *r, qn_tensor x)
+{
+    (void)r;
+    return (float *)(uintptr_t)x.addr;
+}
+
+static uint64_t zero_bytes(const qn_device *d)
+{
+    (void)d;
+    return 0;
+}
+
+static const qn_ops fake_ops = {
+    .kv_block_bytes = fake_block_bytes, .kv_new = fake_kv_new, .kv_free = fake_kv_free, .kv_copy = fake_kv_copy,
+    .run_new = fake_run_new, .run_free = fake_run_free, .begin = fake_begin, .end = fake_end, .fetch = fake_fetch,
+    .weights_bytes = zero_bytes,
+};
+
+/* ---- the model ---- */
+
+static uint32_t *cell(const qn_kv *kv, const qn_item *it, uint32_t g, uint32_t p)
+{
+    uint32_t block = it->blocks[g][p / kv->block_tokens - it->first[g]];
+    qn_check(block < kv->n_blocks[g]);
+    return &kv->ids[g][(size_t)block * kv->block_tokens + p % kv->block_tokens];
+}
+
+static uint64_t mix(uint64_t h, uint32_t id)
+{
+    h = (h ^ id) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+static uint32_t next_of(const qn_fake *f, uint64_t h, uint32_t n)
+{
+    if (!f->o.script) return (uint32_t)(h % f->o.n_vocab);
+    uint32_t i = n - f->o.script_prompt;
+    return f->o.script[i < f->o.n_script ? i : f->o.n_script - 1];
+}
+
+uint32_t qn_fake_next(const qn_model *m, const uint32_t *history, uint32_t n)
+{
+    uint64_t h = 1;
+    for (uint32_t i = 0; i < n; i++) h = mix(h, history[i]);
+    return next_of((const qn_fake *)m, h, n);
+}
+
+/* Hash of positions 0..last of the full group; the window group must agree where it reaches. */
+static uint64_t read_back(const qn_fake *f, const qn_kv *kv, const qn_item *it, uint32_t last)
+{
+    uint64_t h = 1;
+    for (uint32_t p = 0; p <= last; p++) {
+        uint32_t id = *cell(kv, it, 0, p);
+        qn_check(id > 0);
+        h = mix(h, id - 1);
+        if (f->o.window && p + f->o.window > last) qn_check(*cell(kv, it, 1, p) == id);
+    }
+    return h;
+}
+
+static qn_tensor fake_forward(qn_model *m, qn_run *r)
+{
+    qn_fake *f = (qn_fake *)m;
+    const qn_batch *b = r->batch;
+    float *logits = ((fake_run *)r)->logits;
+    uint32_t out = 0;
+    if (f->o.step_us) usleep(f->o.step_us);
+    f->steps++;
+    if (b->n_tokens > f->largest) f->largest = b->n_tokens;
+    for (uint32_t i = 0; i < b->n_items; i++) {
+        const qn_item *it = &b->items[i];
+        for (uint32_t t = 0; t < it->n_new; t++) {
+            qn_check(b->pos[it->row0 + t] == it->n_past + t);
+            for (uint32_t g = 0; g < r->kv->n_groups; g++) *cell(r->kv, it, g, it->n_past + t) = b->ids[it->row0 + t] + 1;
+        }
+        if (out == b->n_out || b->out_rows[out] != it->row0 + it->n_new - 1) continue;
+        uint32_t last = it->n_past + it->n_new - 1;
+        uint32_t next = next_of(f, read_back(f, r->kv, it, last), last + 1);
+        float *row = logits + (size_t)out++ * f->o.n_vocab;
+        for (uint32_t v = 0; v < f->o.n_vocab; v++) row[v] = -4.0f - (float)((v * 2654435761u + next) % 97) / 97;
+        row[next] = 4;
+    }
+    qn_check(out == b->n_out);
+    return (qn_tensor){.addr = (uint64_t)(uintptr_t)logits, .rows = out, .cols = f->o.n_vocab, .ld = f->o.n_vocab};
+}
+
+static size_t fake_scratch(const qn_model *m, uint32_t max_tokens, uint32_t max_out)
+{
+    (void)m;
+    (void)max_tokens;
+    (void)max_out;
+    return 0;
+}
+
+static void fake_close(qn_model *m)
+{
+    free(m->kv.layers);
+    free(m);
+}
+
+static const qn_model_ops fake_model_ops = {fake_forward, fake_scratch, fake_close};
+
+qn_model *qn_fake_model(const qn_fake_opts *o)
+{
+    qn_fake *f = calloc(1, sizeof *f);
+    qn_check(f);
+    if (o) f->o = *o;
+    if (!f->o.n_vocab) f->o.n_vocab = QN_FAKE_VOCAB;
+    f->dev = (qn_device){&fake_ops, "fake"};
+    f->base = (qn_model){.ops = &fake_model_ops, .dev = &f->dev};
+    f->base.info = (qn_model_info){.model_type = "fake", .n_vocab = f->o.n_vocab, .n_layers = 1, .d_model = 1,
+                                   .max_positions = f->o.max_positions ? f->o.max_positions : 4096};
+    f->base.kv.n_groups = f->o.window ? 2 : 1;
+    if (f->o.window) f->base.kv.groups[1] = (qn_kv_group){QN_KV_SLIDING, f->o.window};
+    f->base.kv.n_layers = 1;
+    f->base.kv.layers = calloc(1, sizeof(qn_kv_layer));
+    qn_check(f->base.kv.layers);
+    f->base.kv.layers[0] = (qn_kv_layer){0, 1, 1, 1, QN_KV_F32};
+    return &f->base;
+}
+
+uint64_t qn_fake_steps(const qn_model *m)
+{
+    return ((const qn_fake *)m)->steps;
+}
+
+uint32_t qn_fake_largest(const qn_model *m)
+{
+    return ((const qn_fake *)m)->largest;
+}

@@ -1,0 +1,37 @@
+/* fake_model.h - a device and a model for engine tests, thousands of steps per second.
+ *
+ * The fake device keeps token ids in its KV blocks. The fake model's next token is a hash of every
+ * token of the sequence, read back through the block table: a wrong block, position or order gives a
+ * wrong token. With a script, the reply is the script's tokens instead, whatever the prompt.
+ */
+#ifndef QN_TESTS_FAKE_MODEL_H
+#define QN_TESTS_FAKE_MODEL_H
+
+#include "model/model.h"
+
+enum { QN_FAKE_VOCAB = 1000 };
+
+typedef struct qn_fake qn_fake;
+
+typedef struct qn_fake_opts {
+    uint32_t n_vocab;         /* 0: QN_FAKE_VOCAB */
+    uint32_t window;          /* > 0: a second KV group with this window, checked as well */
+    uint32_t step_us;         /* sleep per step */
+    const uint32_t *script;   /* reply tokens, borrowed; NULL: the hash */
+    uint32_t n_script;
+    uint32_t script_prompt;   /* prompt length that the script starts after */
+    uint32_t max_positions;   /* 0: 4096 */
+} qn_fake_opts;
+
+/* The model; close with qn_model_close, which frees the device as well (no failure; aborts without
+ * memory). */
+qn_model *qn_fake_model(const qn_fake_opts *o);
+
+/* The token that follows history [n] (no failure). */
+uint32_t qn_fake_next(const qn_model *m, const uint32_t *history, uint32_t n);
+
+/* Steps run so far, and the largest batch (tokens) seen (no failure). */
+uint64_t qn_fake_steps(const qn_model *m);
+uint32_t qn_fake_largest(const qn_model *m);
+
+#endif

@@ -1,0 +1,313 @@
+/* engine_schedule_test.c - the engine under a fake model: every token is checked against the hash of
+ * its history, so a wrong block, position, preemption or mix-up shows as a wrong token. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/engine.h"
+#include "engine/internal.h"
+#include "fake_model.h"
+
+static uint32_t rng_state = 1;
+
+static uint32_t rng(uint32_t n)
+{
+    rng_state = rng_state * 1664525u + 1013904223u;
+    return (rng_state >> 8) % n;
+}
+
+typedef struct request {
+    uint32_t prompt[600], n_prompt, max_tokens;
+    uint32_t tokens[600], n_tokens;
+    bool done;
+    qn_finish finish;
+    qn_gen_stats stats;
+    qn_gen *gen;
+} request;
+
+static void make(request *q, uint32_t n_prompt, uint32_t max_tokens)
+{
+    *q = (request){.n_prompt = n_prompt, .max_tokens = max_tokens};
+    for (uint32_t i = 0; i < n_prompt; i++) q->prompt[i] = rng(QN_FAKE_VOCAB);
+}
+
+static void submit(qn_engine *e, request *q)
+{
+    qn_err err = {0};
+    qn_request r = {.prompt = q->prompt, .n_prompt = q->n_prompt, .max_tokens = q->max_tokens};
+    assert_int_equal(qn_engine_submit(e, &r, &q->gen, &err), QN_OK);
+}
+
+static void take(request *q, const qn_event *ev)
+{
+    assert_false(q->done);
+    if (ev->kind == QN_EV_TOKEN) {
+        assert_int_equal(ev->index, q->n_tokens);
+        q->tokens[q->n_tokens++] = ev->sample.token;
+    } else if (ev->kind == QN_EV_DONE) {
+        q->done = true;
+        q->finish = ev->finish;
+        q->stats = ev->stats;
+    }
+}
+
+static void finish(request *q)
+{
+    qn_event ev;
+    while (!q->done) {
+        assert_true(qn_gen_wait(q->gen, &ev, 20000));
+        take(q, &ev);
+    }
+    assert_false(qn_gen_next(q->gen, &ev));
+    qn_gen_free(q->gen);
+}
+
+/* Every token so far is the model's answer to its history. */
+static void verify(const qn_model *m, const request *q)
+{
+    uint32_t history[1200];
+    memcpy(history, q->prompt, q->n_prompt * sizeof *history);
+    for (uint32_t i = 0; i < q->n_tokens; i++) {
+        assert_int_equal(q->tokens[i], qn_fake_next(m, history, q->n_prompt + i));
+        history[q->n_prompt + i] = q->tokens[i];
+    }
+}
+
+static qn_engine *start(qn_model *m, const qn_engine_opts *o)
+{
+    qn_engine *e;
+    qn_err err = {0};
+    if (qn_engine_new(&e, m, o, &err)) fail_msg("%s", err.text);
+    return e;
+}
+
+static void stop(qn_engine *e, qn_model *m)
+{
+    qn_engine_free(e);
+    qn_model_close(m);
+}
+
+static void wait_idle(qn_engine *e)
+{
+    qn_engine_stats s;
+    for (int i = 0; i < 2000; i++) {
+        qn_engine_stats_get(e, &s);
+        if (s.active_rows == 0 && s.waiting_rows == 0 && s.finished == s.submitted && s.kv_bytes_used == 0) break;
+        usleep(1000);
+    }
+    assert_int_equal(s.active_rows, 0);
+    assert_int_equal(s.waiting_rows, 0);
+    assert_int_equal(s.finished, s.submitted);
+    assert_int_equal(s.kv_bytes_used, 0);
+    assert_true(qn_blocks_sound(e->blocks));
+}
+
+static void test_one(void **state)
+{
+    (void)state;
+    const uint32_t lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 200, 513};
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .step_tokens = 64});
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        request q;
+        make(&q, lengths[i], 40);
+        submit(e, &q);
+        finish(&q);
+        assert_int_equal(q.finish, QN_FINISH_LENGTH);
+        assert_int_equal(q.n_tokens, 40);
+        assert_int_equal(q.stats.prompt_tokens, lengths[i]);
+        assert_int_equal(q.stats.generated_tokens, 40);
+        verify(m, &q);
+    }
+    wait_idle(e);
+    stop(e, m);
+}
+
+static void test_eos(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine *e = start(m, NULL);
+    request q;
+    make(&q, 5, 10);
+    uint32_t eos = qn_fake_next(m, q.prompt, 5);
+    qn_request r = {.prompt = q.prompt, .n_prompt = 5, .max_tokens = 10, .eos = &eos, .n_eos = 1};
+    qn_err err = {0};
+    assert_int_equal(qn_engine_submit(e, &r, &q.gen, &err), QN_OK);
+    finish(&q);
+    assert_int_equal(q.finish, QN_FINISH_STOP);
+    assert_int_equal(q.n_tokens, 1);
+    assert_int_equal(q.stats.generated_tokens, 1);
+
+    make(&q, 5, 10);
+    eos = qn_fake_next(m, q.prompt, 5);
+    r = (qn_request){.prompt = q.prompt, .n_prompt = 5, .max_tokens = 10, .eos = &eos, .n_eos = 1, .ignore_eos = true};
+    assert_int_equal(qn_engine_submit(e, &r, &q.gen, &err), QN_OK);
+    finish(&q);
+    assert_int_equal(q.finish, QN_FINISH_LENGTH);
+    assert_int_equal(q.n_tokens, 10);
+    stop(e, m);
+}
+
+static void test_no_tokens_wanted(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine *e = start(m, &(qn_engine_opts){.step_tokens = 16, .mixed_tokens = 16});
+    request q;
+    make(&q, 100, 0);
+    submit(e, &q);
+    finish(&q);
+    assert_int_equal(q.finish, QN_FINISH_LENGTH);
+    assert_int_equal(q.n_tokens, 0);
+    wait_idle(e);
+    stop(e, m);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.max_positions = 128});
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16});
+    uint32_t ids[200] = {0};
+    qn_gen *g;
+    qn_err err = {0};
+    qn_request r = {.prompt = ids, .n_prompt = 0, .max_tokens = 1};
+    assert_int_equal(qn_engine_submit(e, &r, &g, &err), QN_INVALID);
+    assert_null(g);
+    qn_err_clear(&err);
+    r.n_prompt = 128;
+    assert_int_equal(qn_engine_submit(e, &r, &g, &err), QN_LIMIT);
+    assert_non_null(strstr(err.text, "context length of 128"));
+    qn_err_clear(&err);
+    r.n_prompt = 1;
+    ids[0] = QN_FAKE_VOCAB;
+    assert_int_equal(qn_engine_submit(e, &r, &g, &err), QN_INVALID);
+    qn_err_clear(&err);
+    ids[0] = 0;
+    r.sampling.temperature = -1;
+    assert_int_equal(qn_engine_submit(e, &r, &g, &err), QN_INVALID);
+    stop(e, m);
+}
+
+static void test_queue_full(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.step_us = 1000});
+    qn_engine *e = start(m, &(qn_engine_opts){.max_rows = 1, .max_queue = 2});
+    request q[3];
+    for (int i = 0; i < 3; i++) {
+        make(&q[i], 4, 200);
+        submit(e, &q[i]);
+    }
+    qn_err err = {0};
+    qn_gen *g;
+    qn_request r = {.prompt = q[0].prompt, .n_prompt = 4, .max_tokens = 1};
+    int refused = 0;
+    for (int i = 0; i < 3 && !refused; i++) {
+        if (qn_engine_submit(e, &r, &g, &err) == QN_CANCELLED) refused = 1;
+        else qn_gen_free(g);
+    }
+    assert_int_equal(refused, 1);
+    for (int i = 0; i < 3; i++) {
+        qn_gen_cancel(q[i].gen);
+        finish(&q[i]);
+        assert_int_equal(q[i].finish, QN_FINISH_CANCELLED);
+    }
+    wait_idle(e);
+    stop(e, m);
+}
+
+/* Nobody reads: the row pauses, others go on, and reading resumes it. */
+static void test_slow_reader(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine *e = start(m, NULL);
+    request slow, fast;
+    make(&slow, 3, 590);
+    make(&fast, 3, 500);
+    submit(e, &slow);
+    usleep(20000);
+    submit(e, &fast);
+    finish(&fast);
+    verify(m, &fast);
+    qn_engine_stats s;
+    qn_engine_stats_get(e, &s);
+    assert_int_equal(s.active_rows, 1);
+    finish(&slow);
+    assert_int_equal(slow.n_tokens, 590);
+    verify(m, &slow);
+    wait_idle(e);
+    stop(e, m);
+}
+
+static void free_early(qn_engine *e, request *q)
+{
+    submit(e, q);
+    if (rng(2)) usleep(rng(300));
+    qn_gen_free(q->gen);
+}
+
+/* Random traffic through pools so small that rows are preempted all the time. */
+static void trace(uint32_t seed, uint32_t window)
+{
+    enum { N = 24 };
+    rng_state = seed;
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .max_positions = 512});
+    uint32_t block = 16u << rng(3), groups = window ? 2 : 1;
+    qn_engine_opts o = {.max_rows = 1 + rng(6), .block_tokens = block, .step_tokens = 16 + rng(200),
+                        .mixed_tokens = 8 + rng(64), .max_positions = 512,
+                        .kv_bytes = groups * 4u * (700 + rng(900))};
+    qn_engine *e = start(m, &o);
+    static request q[N];
+    for (int i = 0; i < N; i++) {
+        make(&q[i], 1 + rng(250), rng(120));
+        if (rng(6) == 0) {
+            free_early(e, &q[i]);
+            q[i].gen = NULL;
+            continue;
+        }
+        submit(e, &q[i]);
+        if (rng(4) == 0) usleep(rng(500));
+        if (rng(8) == 0) qn_gen_cancel(q[i].gen);
+    }
+    for (int i = 0; i < N; i++) {
+        if (!q[i].gen) continue;
+        finish(&q[i]);
+        if (q[i].finish == QN_FINISH_LENGTH) assert_int_equal(q[i].n_tokens, q[i].max_tokens);
+        else assert_int_equal(q[i].finish, QN_FINISH_CANCELLED);
+        verify(m, &q[i]);
+    }
+    wait_idle(e);
+    assert_true(qn_fake_largest(m) <= e->o.step_tokens);
+    stop(e, m);
+}
+
+static void test_traces(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 60; i++) trace(1000 + i, 0);
+}
+
+static void test_traces_window(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 60; i++) trace(5000 + i, 1 + i % 70);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one), cmocka_unit_test(test_eos), cmocka_unit_test(test_no_tokens_wanted),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_queue_full), cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_traces), cmocka_unit_test(test_traces_window),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
