@@ -28,7 +28,7 @@ typedef struct qn_matrix {
     uint32_t n_experts;   /* leading dimension of a 3-D expert stack, else 1 */
     uint32_t n_out, n_in; /* of one expert */
     const void *weight;   /* dense: [n_experts, n_out, n_in] of `dtype`; else uint32 words */
-    const void *scales;   /* [n_experts, n_out, n_in/group_size]: `dtype` for affine, bytes for fp modes */
+    const void *scales;   /* [n_experts, n_out, n_in/group_size]: `dtype` for affine, else bytes */
     const void *biases;   /* affine only, as scales */
     qn_dtype dtype;       /* type of a dense weight, or of affine scales; BF16 for fp modes */
 } qn_matrix;

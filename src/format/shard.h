@@ -1,7 +1,8 @@
 /* shard.h - safetensors: reading one mapped file, and the merged tensors of a model folder.
  *
  * Nothing is copied: tensor data points into the mapping, at any alignment, and stays valid until
- * the owner is closed. Every length and offset of the file is checked before use (spec numerics 10).
+ * the owner is closed. Every length and offset of the file is checked before use (spec numerics
+ * 10).
  * Threads: open and close from one thread; lookups from any thread after that.
  */
 #ifndef QN_FORMAT_SHARD_H
@@ -15,8 +16,8 @@
 
 enum { QN_MAX_RANK = 8 };
 
-typedef struct qn_stored {      /* one tensor in a file */
-    const char *name;           /* NUL terminated, owned by the shard */
+typedef struct qn_stored { /* one tensor in a file */
+    const char *name;      /* NUL terminated, owned by the shard */
     qn_dtype dtype;
     uint32_t rank;
     uint64_t dims[QN_MAX_RANK]; /* outermost first */
@@ -32,12 +33,13 @@ typedef struct qn_shard qn_shard;
 qn_code qn_shard_open(qn_shard **out, const char *path, qn_err *err);
 
 /* The same over bytes in memory that the caller keeps until close; for tests and fuzzing. */
-qn_code qn_shard_parse(qn_shard **out, const void *bytes, size_t size, const char *label, qn_err *err);
+qn_code qn_shard_parse(qn_shard **out, const void *bytes, size_t size, const char *label,
+                       qn_err *err);
 
 /* NULL is allowed (no failure). */
 void qn_shard_close(qn_shard *s);
 
-/* Number of tensors, the i-th one in name order, and lookup by name (NULL if absent) (no failure). */
+/* Number of tensors, the i-th one in name order, and lookup by name, NULL if absent (no failure). */
 size_t qn_shard_count(const qn_shard *s);
 const qn_stored *qn_shard_at(const qn_shard *s, size_t i);
 const qn_stored *qn_shard_find(const qn_shard *s, const char *name);
@@ -77,9 +79,10 @@ typedef struct qn_plan_tensor { /* what will be written; names are copied */
 /* Plan and start writing tensors as model.safetensors or model-%05d-of-%05d.safetensors plus
  * model.safetensors.index.json in an existing folder. Tensors are written in name order; a shard is
  * closed when the next tensor would take it over shard_bytes (0: 5*2^30). total_parameters goes
- * into the index. Errors: QN_IO, QN_NOMEM, QN_INVALID (a name twice). */
-qn_code qn_shard_writer_new(qn_shard_writer **out, const char *dir, const qn_plan_tensor *plan, size_t n,
-                            uint64_t shard_bytes, uint64_t total_parameters, qn_err *err);
+ * into the index. Until close succeeds the files are called NAME.partial; a failed or unfinished
+ * write leaves nothing. Errors: QN_IO, QN_NOMEM, QN_INVALID (a name twice). */
+qn_code qn_shard_writer_new(qn_shard_writer **out, const char *dir, const qn_plan_tensor *plan,
+                            size_t n, uint64_t shard_bytes, uint64_t total_parameters, qn_err *err);
 
 /* How many tensors there are and the plan index of the i-th one to be written (no failure). */
 size_t qn_shard_writer_order(const qn_shard_writer *w, size_t i);
