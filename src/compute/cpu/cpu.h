@@ -50,8 +50,8 @@ typedef struct qn_cpu_run {
     size_t pinned;           /* reset stops here: what `fetch` gave out stays until `end` */
 } qn_cpu_run;
 
-/* Open the fast CPU device. n_threads 0 counts as 1 and act DEFAULT as INT16; device.c resolves both.
- * Errors: QN_UNSUPPORTED (instruction set), QN_NOMEM, QN_IO (threads). */
+/* Open the fast CPU device. n_threads 0: qn_pool_default_threads; act DEFAULT: INT16.
+ * Errors: QN_UNSUPPORTED (instruction set), QN_INVALID, QN_NOMEM, QN_IO (threads). */
 qn_code qn_cpu_open(qn_device **out, const qn_device_opts *opts, qn_err *err);
 
 /* Zeroed memory on huge pages that takes room as it is touched; NULL without memory (no failure
