@@ -34,7 +34,8 @@ size_t qn_folder_eos(const qn_folder *f, uint32_t *ids, size_t cap);
 /* The quantization of module `path` by the rules of spec models 1.3: a per-module entry wins; else
  * quantized iff `<path>.scales` exists, with the top-level values. Entries without `mode` are
  * affine if `<path>.biases` exists. A config_only folder answers from config.json alone, as if the
- * module were quantized when the file says so for the folder. Errors: QN_FORMAT, QN_UNSUPPORTED, QN_INVALID. */
+ * module were quantized when the file says so for the folder.
+ * Errors: QN_FORMAT, QN_UNSUPPORTED, QN_INVALID. */
 qn_code qn_folder_qspec(const qn_folder *f, const char *path, qn_qspec *out, qn_err *err);
 
 /* Bind the matrix of module `path` ("model.layers.0.self_attn.q_proj"): `.weight` and, if

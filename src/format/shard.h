@@ -39,7 +39,8 @@ qn_code qn_shard_parse(qn_shard **out, const void *bytes, size_t size, const cha
 /* NULL is allowed (no failure). */
 void qn_shard_close(qn_shard *s);
 
-/* Number of tensors, the i-th one in name order, and lookup by name, NULL if absent (no failure). */
+/* Number of tensors, the i-th one in name order, and lookup by name, NULL if absent (no
+ * failure). */
 size_t qn_shard_count(const qn_shard *s);
 const qn_stored *qn_shard_at(const qn_shard *s, size_t i);
 const qn_stored *qn_shard_find(const qn_shard *s, const char *name);

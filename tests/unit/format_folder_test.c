@@ -284,6 +284,30 @@ static void test_quantization_rules(void **state)
     assert_int_equal(qn_remove_tree(dir, NULL), QN_OK);
 }
 
+/* Without tensors the config's word for the folder holds, except where an entry says otherwise. */
+static void test_config_only_rules(void **state)
+{
+    (void)state;
+    const char *dir = new_dir();
+    put_text(dir, "config.json",
+             "{\"quantization\":{" MLX ",\"gate\":{\"bits\":8},\"embed\":false}}");
+    qn_folder *f = open_ok(dir, true);
+    qn_qspec s;
+    assert_int_equal(qn_folder_qspec(f, "any", &s, NULL), QN_OK);
+    assert_int_equal(s.bits, 4);
+    assert_int_equal(qn_folder_qspec(f, "gate", &s, NULL), QN_OK);
+    assert_int_equal(s.bits, 8);
+    assert_int_equal(qn_folder_qspec(f, "embed", &s, NULL), QN_OK);
+    assert_int_equal(s.mode, QN_Q_NONE);
+    qn_err err = {0};
+    qn_matrix m;
+    expect(qn_folder_matrix(f, "any", 0, 0, 0, &m, &err), &err, QN_NOT_FOUND,
+           "\"any.weight\" is missing");
+    assert_int_equal(qn_folder_check_all_used(f, NULL), QN_OK);
+    qn_folder_close(f);
+    assert_int_equal(qn_remove_tree(dir, NULL), QN_OK);
+}
+
 /* ---- matrices ---- */
 
 static const qn_plan_tensor matrices[] = {
@@ -482,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_eos),
         cmocka_unit_test(test_infinity),
         cmocka_unit_test(test_quantization_rules),
+        cmocka_unit_test(test_config_only_rules),
         cmocka_unit_test(test_matrices),
         cmocka_unit_test(test_vectors_and_account),
         cmocka_unit_test(test_fields),
