@@ -1,0 +1,192 @@
+/* exchange.h - one HTTP request and its reply, inside the room: what http.c, generation.c and the
+ * protocols share.
+ *
+ * An exchange is made by the connection thread, handed to the preparing thread, then to the pump
+ * (generation.c), and its reply goes out through the connection thread. Phases move forward only:
+ *
+ *     BODY -> PREPARE -> RUN -> REPLY        a generation
+ *     BODY -> REPLY                          everything else, and errors
+ *
+ * Ownership: counted references; the connection holds one until it is completed.
+ * Threads: `lock` guards everything below it. In PREPARE the preparing thread alone touches `gen`.
+ * While `suspended`, libmicrohttpd does not look at the connection; only the pump resumes it.
+ */
+#ifndef QN_SERVE_EXCHANGE_H
+#define QN_SERVE_EXCHANGE_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/arena.h"
+#include "core/buf.h"
+#include "serve/error.h"
+#include "serve/pieces.h"
+#include "serve/server.h"
+
+typedef struct qn_exchange qn_exchange;
+
+/* One protocol surface: JSON in, engine request out; pieces of text in, wire bytes out. Prepare
+ * runs in the preparing thread; the others with the exchange locked, and append to x->out. */
+typedef struct qn_protocol {
+    const char *prompt_param; /* the field that a too long prompt is blamed on */
+    /* Read x->gen.body into fields and prompt ids. Returns false with *e filled. */
+    bool (*prepare)(qn_exchange *x, qn_http_error *e);
+    void (*begin)(qn_exchange *x);                      /* stream: the first frames */
+    void (*piece)(qn_exchange *x, const qn_piece *p);   /* stream: text became certain */
+    void (*end)(qn_exchange *x, const qn_piece *rest);  /* stream: the last frames */
+    void (*reply)(qn_exchange *x);                      /* not streamed: the whole body */
+    void (*stream_error)(qn_exchange *x);               /* stream: x->error as a frame */
+} qn_protocol;
+
+typedef struct qn_route {
+    const char *method;
+    const char *path;                 /* ends in "/" when the rest of the path is an argument */
+    void (*handle)(qn_exchange *x);   /* answers at once; NULL for a generation */
+    const qn_protocol *protocol;      /* of a generation */
+    bool open;                        /* needs no key */
+} qn_route;
+
+typedef enum qn_phase { QN_PHASE_BODY = 0, QN_PHASE_PREPARE, QN_PHASE_RUN, QN_PHASE_REPLY } qn_phase;
+
+/* A generation's own state, part of its exchange. */
+typedef struct qn_generation {
+    json_t *body;         /* the request; strings in `fields` point into it */
+    qn_arena arena;
+    qn_fields fields;
+    qn_ids prompt;
+    uint32_t max_tokens;  /* clamped to the context */
+    qn_gen *handle;       /* the engine's; NULL before submit */
+    qn_pieces pieces;
+    char id[48];          /* "chatcmpl-..." */
+    int64_t created;      /* seconds since 1970 */
+    const char *finish;   /* finish_reason once known */
+    qn_gen_stats stats;   /* once done */
+    size_t n_chars_out;   /* characters of the reply behind the last logprobs */
+    double ttft_ms;       /* from the request to the first token; 0 before */
+} qn_generation;
+
+struct qn_exchange {
+    qn_server *server;
+    atomic_int n_refs;
+    atomic_bool ready;           /* the pump should look at it */
+    qn_exchange *prev, *next;    /* the server's list, under its lock */
+    qn_exchange *next_prepare;   /* the queue to the preparing thread */
+
+    /* The request; fixed once the headers are in. */
+    const qn_route *route;       /* NULL: none */
+    char request_id[132];
+    char path[512];              /* cut if longer */
+    const char *tail;            /* the argument part of `path` */
+    bool is_http10;
+    double start_ms;
+
+    pthread_mutex_t lock;
+    struct MHD_Connection *conn; /* NULL once completed */
+    int fd;                      /* of the connection */
+    qn_buf body;
+    qn_phase phase;
+    bool suspended;
+    bool responded;              /* headers were handed over */
+    bool stream;                 /* the reply is an event stream */
+    bool gone;                   /* the client left, or reads too slowly */
+    bool counted;                /* in the server's n_generations */
+    bool probed;                 /* a byte was sent to find out whether it left */
+    int status;                  /* of the reply */
+    const char *allow;           /* for 405: the methods that exist */
+    qn_http_error error;
+    qn_buf out;                  /* reply bytes not sent yet */
+    uint64_t body_bytes, sent_bytes;
+    double last_out_ms;          /* when a frame was last added */
+    qn_generation gen;
+};
+
+struct qn_server {
+    qn_server_opts opts;         /* defaults filled in */
+    const char *const *origins;
+    char url[320];
+    uint16_t port;
+    int listen_fd;
+    struct MHD_Daemon *daemon;
+    char fingerprint[64];        /* system_fingerprint */
+    int64_t started;             /* seconds since 1970 */
+    bool needs_host_check;
+
+    atomic_bool draining;
+    atomic_uint n_generations;   /* accepted and not completed */
+
+    pthread_mutex_t lock;        /* the list and the queue */
+    qn_exchange *exchanges;
+    size_t n_exchanges;
+    pthread_cond_t prepare_some;
+    qn_exchange *prepare_head, *prepare_tail;
+    unsigned n_prepare;
+
+    pthread_t pump, preparer;
+    bool pump_runs, preparer_runs;
+    atomic_bool stop;
+    int epoll_fd;                /* the pump sleeps here */
+    int wake_fd;                 /* eventfd: something is ready */
+};
+
+/* Drop one reference; the last frees (no failure). */
+void qn_exchange_unref(qn_exchange *x);
+
+/* Tell the pump to look at x. Any thread, never blocks (no failure). */
+void qn_exchange_poke(qn_exchange *x);
+
+/* Set the reply to the tree with a status, and end the exchange. Takes the tree. x is locked or not
+ * shared yet. Errors: without memory the reply is a bare 500. */
+void qn_exchange_reply(qn_exchange *x, int status, json_t *tree);
+
+/* Set the reply to x->error (no failure). */
+void qn_exchange_reply_error(qn_exchange *x);
+
+/* Suspend the connection until the pump resumes it. Connection thread, x locked (no failure). */
+void qn_exchange_suspend(qn_exchange *x);
+
+/* ---- generation.c ---- */
+
+/* Start and end the pump and the preparing thread. Errors: QN_IO, QN_NOMEM. */
+qn_code qn_generations_start(qn_server *s, qn_err *err);
+void qn_generations_stop(qn_server *s);
+
+/* Cancel every running generation: its client gets an error (no failure). */
+void qn_generations_cancel(qn_server *s);
+
+/* Hand a read request to the preparing thread. Returns false with x->error filled when the queue is
+ * full or the server drains. Connection thread, x locked. Errors: 429, 503. */
+bool qn_generation_start(qn_exchange *x);
+
+/* Free what a generation holds; a running one is cancelled (no failure). */
+void qn_generation_release(qn_generation *g);
+
+/* ---- http.c ---- */
+
+/* Start and stop the connection thread on s->listen_fd. Errors: QN_IO. */
+qn_code qn_http_start(qn_server *s, qn_err *err);
+void qn_http_stop(qn_server *s);
+
+/* ---- guard.c ---- */
+
+/* Check Host and API key of a request. Returns false with *e filled. Errors: 401, 403. */
+bool qn_guard_check(const qn_server *s, struct MHD_Connection *conn, bool is_open, qn_http_error *e);
+
+/* Add the CORS headers that fit the request to a response (no failure). */
+void qn_guard_cors(const qn_server *s, struct MHD_Connection *conn, const char *path,
+                   struct MHD_Response *r, bool preflight);
+
+/* True for an address that only this machine can reach (no failure). */
+bool qn_guard_is_loopback(const char *host);
+
+/* ---- the surfaces ---- */
+
+extern const qn_protocol qn_openai_chat, qn_openai_completions;
+
+/* GET handlers of models.c (no failure). */
+void qn_models_list(qn_exchange *x);
+void qn_models_one(qn_exchange *x);
+void qn_health(qn_exchange *x);
+void qn_index(qn_exchange *x);
+
+#endif

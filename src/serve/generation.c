@@ -1,0 +1,400 @@
+/* generation.c - from a read request to the last byte of its reply.
+ *
+ * The preparing thread parses, renders and tokenises, so that a long prompt stalls no stream, and
+ * submits to the engine. The pump sleeps on one epoll: an eventfd that the engine's notify writes, and
+ * the sockets of suspended connections, whose clients may leave. It takes the engine's events, lets
+ * the protocol turn them into bytes, and resumes connections that have something to send. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "serve/exchange.h"
+#include "serve/json.h"
+#include "serve/sse.h"
+
+enum {
+    PREPARE_QUEUE = 64,           /* requests waiting for the preparing thread */
+    SLOW_READER_BYTES = 1 << 20,  /* unsent bytes of a stream before its client is given up */
+    WAKE_MS = 1000,               /* how often the pump looks for silent streams */
+    N_HANGUPS = 64
+};
+
+/* ---- preparing ---- */
+
+static void notify(void *user)
+{
+    qn_exchange_poke(user);
+}
+
+/* Clamp max_tokens to the context; refuse a prompt that leaves no room. */
+static bool fit_context(qn_exchange *x, qn_http_error *e)
+{
+    qn_generation *g = &x->gen;
+    uint32_t n_ctx = qn_engine_max_positions(x->server->opts.engine);
+    if (g->prompt.len >= n_ctx) {
+        return qn_fail_context(e, (uint32_t)g->prompt.len, n_ctx, x->route->protocol->prompt_param);
+    }
+    uint32_t room = n_ctx - (uint32_t)g->prompt.len;
+    bool fits = g->fields.max_tokens >= 0 && g->fields.max_tokens < room;
+    g->max_tokens = fits ? (uint32_t)g->fields.max_tokens : room;
+    return true;
+}
+
+static bool submit(qn_exchange *x, qn_http_error *e)
+{
+    qn_generation *g = &x->gen;
+    const qn_loaded *loaded = x->server->opts.loaded;
+    qn_request req = {
+        .prompt = g->prompt.data, .n_prompt = g->prompt.len, .max_tokens = g->max_tokens,
+        .eos = loaded->eos, .n_eos = loaded->n_eos, .sampling = g->fields.sampling,
+        .notify = notify, .user = x,
+    };
+    qn_err err = {0};
+    if (qn_pieces_init(&g->pieces, loaded->tok, g->fields.stops, g->fields.n_stops, g->fields.logprobs, &err)) {
+        return qn_fail_err(e, &err, "stop");
+    }
+    if (!qn_engine_submit(x->server->opts.engine, &req, &g->handle, &err)) return true;
+    return qn_fail_err(e, &err, x->route->protocol->prompt_param);
+}
+
+static bool prepare(qn_exchange *x, qn_http_error *e)
+{
+    qn_err err = {0};
+    if (qn_json_parse(&x->gen.body, x->body.data, x->body.len, &err)) return qn_fail_err(e, &err, NULL);
+    qn_buf_release(&x->body);
+    if (!x->route->protocol->prepare(x, e) || !fit_context(x, e)) return false;
+    if (atomic_load(&x->server->draining)) return qn_fail_draining(e);
+    return submit(x, e);
+}
+
+/* Run one preparation and hand the exchange to the pump. */
+static void prepare_one(qn_exchange *x)
+{
+    qn_http_error e = {0};
+    pthread_mutex_lock(&x->lock);
+    bool skip = x->gone;
+    pthread_mutex_unlock(&x->lock);
+    bool ok = !skip && prepare(x, &e);
+
+    pthread_mutex_lock(&x->lock);
+    if (ok) {
+        x->phase = QN_PHASE_RUN;
+        x->stream = x->gen.fields.stream;
+        if (x->stream) x->route->protocol->begin(x);
+        x->last_out_ms = qn_now_ms();
+        if (x->gone) qn_gen_cancel(x->gen.handle);
+    } else {
+        x->error = e;
+        if (skip) qn_fail_with(&x->error, 499, NULL, NULL, NULL, "the client left");
+        qn_exchange_reply_error(x);
+    }
+    pthread_mutex_unlock(&x->lock);
+    qn_exchange_poke(x);
+    qn_exchange_unref(x);
+}
+
+static void *preparer_main(void *user)
+{
+    qn_server *s = user;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (!s->prepare_head && !atomic_load(&s->stop)) pthread_cond_wait(&s->prepare_some, &s->lock);
+        qn_exchange *x = s->prepare_head;
+        if (!x) break;
+        s->prepare_head = x->next_prepare;
+        s->n_prepare--;
+        pthread_mutex_unlock(&s->lock);
+        prepare_one(x);
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+bool qn_generation_start(qn_exchange *x)
+{
+    qn_server *s = x->server;
+    if (atomic_load(&s->draining)) return qn_fail_draining(&x->error);
+    x->gen.created = (int64_t)time(NULL);
+    pthread_mutex_lock(&s->lock);
+    bool ok = s->n_prepare < PREPARE_QUEUE;
+    if (ok) {
+        atomic_fetch_add(&x->n_refs, 1);
+        if (s->prepare_head) s->prepare_tail->next_prepare = x;
+        else s->prepare_head = x;
+        s->prepare_tail = x;
+        s->n_prepare++;
+        pthread_cond_signal(&s->prepare_some);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!ok) return qn_fail_queue(&x->error);
+    atomic_fetch_add(&s->n_generations, 1);
+    x->counted = true;
+    x->phase = QN_PHASE_PREPARE;
+    return true;
+}
+
+void qn_generation_release(qn_generation *g)
+{
+    qn_gen_free(g->handle);
+    qn_pieces_release(&g->pieces);
+    qn_ids_release(&g->prompt);
+    qn_arena_release(&g->arena);
+    json_decref(g->body);
+    memset(g, 0, sizeof *g);
+}
+
+/* ---- the engine's events ---- */
+
+/* End with x->error: a plain error reply as long as no header went out. */
+static void fail_run(qn_exchange *x)
+{
+    if (x->stream && x->responded) {
+        x->route->protocol->stream_error(x);
+        x->gen.finish = "error";
+        x->phase = QN_PHASE_REPLY;
+    } else {
+        x->stream = false;
+        qn_exchange_reply_error(x);
+    }
+}
+
+static void finish_run(qn_exchange *x, const qn_event *ev)
+{
+    qn_generation *g = &x->gen;
+    g->stats = ev->stats;
+    if (ev->finish == QN_FINISH_ERROR) {
+        qn_fail_err(&x->error, &ev->err, NULL);
+        fail_run(x);
+        return;
+    }
+    if (ev->finish == QN_FINISH_CANCELLED && !g->pieces.stopped) {
+        if (atomic_load(&x->server->draining)) qn_fail_draining(&x->error);
+        else qn_fail_with(&x->error, 500, "server_error", NULL, NULL, "the generation was cancelled");
+        fail_run(x);
+        return;
+    }
+    qn_pieces_finish(&g->pieces);
+    g->finish = ev->finish == QN_FINISH_LENGTH && !g->pieces.stopped ? "length" : "stop";
+    qn_piece p;
+    if (!x->stream) {
+        x->route->protocol->reply(x);
+        return;
+    }
+    if (qn_pieces_next(&g->pieces, &p)) x->route->protocol->piece(x, &p);
+    qn_pieces_rest(&g->pieces, &p);
+    x->route->protocol->end(x, &p);
+    x->phase = QN_PHASE_REPLY;
+}
+
+static void take_token(qn_exchange *x, const qn_event *ev)
+{
+    qn_generation *g = &x->gen;
+    if (!g->ttft_ms) g->ttft_ms = qn_now_ms() - x->start_ms;
+    if (g->pieces.stopped) return;
+    qn_pieces_token(&g->pieces, ev);
+    if (g->pieces.stopped) qn_gen_cancel(g->handle);
+    qn_piece p;
+    if (x->stream && qn_pieces_next(&g->pieces, &p)) x->route->protocol->piece(x, &p);
+}
+
+static void take_events(qn_exchange *x)
+{
+    qn_event ev;
+    size_t before = x->out.len;
+    while (x->phase == QN_PHASE_RUN && qn_gen_next(x->gen.handle, &ev)) {
+        switch (ev.kind) {
+        case QN_EV_PROGRESS:
+            if (x->stream) qn_sse_comment(&x->out, "keepalive %u/%u", ev.done, ev.total);
+            break;
+        case QN_EV_TOKEN: take_token(x, &ev); break;
+        case QN_EV_DONE: finish_run(x, &ev); break;
+        }
+    }
+    if (x->out.len != before) x->last_out_ms = qn_now_ms();
+    if (x->phase != QN_PHASE_RUN || !(x->out.failed || x->gen.pieces.failed)) return;
+    qn_log(QN_ERROR, "%s: out of memory for the reply", x->request_id);
+    x->gone = true;
+}
+
+/* ---- clients that leave ---- */
+
+/* The client is gone for certain: stop its work and let libmicrohttpd close the connection. */
+static void give_up(qn_exchange *x)
+{
+    x->gone = true;
+    if (x->gen.handle && x->phase == QN_PHASE_RUN) qn_gen_cancel(x->gen.handle);
+    if (x->conn) shutdown(x->fd, SHUT_RDWR);
+}
+
+/* The socket of a suspended connection reports something. A closed read side may be a client that
+ * only finished sending: one harmless byte sequence finds out, because a closed socket answers it
+ * with a reset. */
+static void on_hangup(qn_exchange *x, uint32_t events)
+{
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (!x->suspended) return;
+    if (events & (EPOLLHUP | EPOLLERR)) {
+        give_up(x);
+    } else if (!x->probed) {
+        struct epoll_event quiet = {.events = 0, .data.ptr = x};
+        x->probed = true;
+        epoll_ctl(x->server->epoll_fd, EPOLL_CTL_MOD, x->fd, &quiet);
+        if (x->responded) {
+            qn_sse_comment(&x->out, "keepalive");
+        } else if (!x->is_http10) {
+            ssize_t n = send(x->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (n < 0 && errno != EAGAIN) give_up(x);
+        }
+    }
+    atomic_store(&x->ready, true);
+}
+
+/* ---- the pump ---- */
+
+static bool wants_to_send(const qn_exchange *x)
+{
+    if (x->gone) return x->phase != QN_PHASE_PREPARE;
+    if (x->phase == QN_PHASE_REPLY) return true;
+    return x->phase == QN_PHASE_RUN && x->stream && (!x->responded || x->out.len);
+}
+
+static void resume(qn_exchange *x)
+{
+    x->suspended = false;
+    epoll_ctl(x->server->epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
+    MHD_resume_connection(x->conn);
+}
+
+static void look_at(qn_exchange *x, double now_ms)
+{
+    pthread_mutex_lock(&x->lock);
+    if (x->phase == QN_PHASE_RUN) {
+        take_events(x);
+        bool silent = now_ms - x->last_out_ms >= x->server->opts.ping_ms;
+        if (x->phase == QN_PHASE_RUN && x->stream && silent) {
+            qn_sse_comment(&x->out, "keepalive");
+            x->last_out_ms = now_ms;
+        }
+        if (x->out.len > SLOW_READER_BYTES && !x->gone && x->stream) {
+            qn_log(QN_WARNING, "%s: the client reads too slowly, giving up", x->request_id);
+            give_up(x);
+        }
+    }
+    if (x->suspended && wants_to_send(x)) resume(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* References to the exchanges that need a look; *n of them, freed by the caller. */
+static qn_exchange **collect(qn_server *s, bool everything, size_t *n)
+{
+    *n = 0;
+    pthread_mutex_lock(&s->lock);
+    qn_exchange **list = malloc((s->n_exchanges + 1) * sizeof *list);
+    for (qn_exchange *x = s->exchanges; x && list; x = x->next) {
+        if (!atomic_exchange(&x->ready, false) && !everything) continue;
+        atomic_fetch_add(&x->n_refs, 1);
+        list[(*n)++] = x;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return list;
+}
+
+static void pump_once(qn_server *s, double *last_full_ms)
+{
+    struct epoll_event events[N_HANGUPS];
+    int wait_ms = s->opts.ping_ms < WAKE_MS ? (int)s->opts.ping_ms : WAKE_MS;
+    int n_events = epoll_wait(s->epoll_fd, events, N_HANGUPS, wait_ms);
+    for (int i = 0; i < n_events; i++) {
+        qn_exchange *x = events[i].data.ptr;
+        eventfd_t count;
+        if (!x) {
+            eventfd_read(s->wake_fd, &count);
+            continue;
+        }
+        /* Only this thread resumes, so a suspended exchange cannot go away here. */
+        pthread_mutex_lock(&x->lock);
+        on_hangup(x, events[i].events);
+        pthread_mutex_unlock(&x->lock);
+    }
+    double now_ms = qn_now_ms();
+    bool everything = now_ms - *last_full_ms >= wait_ms;
+    if (everything) *last_full_ms = now_ms;
+    size_t n;
+    qn_exchange **list = collect(s, everything, &n);
+    for (size_t i = 0; i < n; i++) {
+        look_at(list[i], now_ms);
+        qn_exchange_unref(list[i]);
+    }
+    free(list);
+}
+
+/* Let every connection go: nothing may stay suspended when the daemon ends. */
+static void release_all(qn_server *s)
+{
+    size_t n;
+    qn_exchange **list = collect(s, true, &n);
+    for (size_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&list[i]->lock);
+        list[i]->gone = true;
+        if (list[i]->suspended) resume(list[i]);
+        pthread_mutex_unlock(&list[i]->lock);
+        qn_exchange_unref(list[i]);
+    }
+    free(list);
+}
+
+void qn_generations_cancel(qn_server *s)
+{
+    size_t n;
+    qn_exchange **list = collect(s, true, &n);
+    for (size_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&list[i]->lock);
+        if (list[i]->phase == QN_PHASE_RUN) qn_gen_cancel(list[i]->gen.handle);
+        pthread_mutex_unlock(&list[i]->lock);
+        qn_exchange_poke(list[i]);
+        qn_exchange_unref(list[i]);
+    }
+    free(list);
+}
+
+static void *pump_main(void *user)
+{
+    qn_server *s = user;
+    double last_full_ms = qn_now_ms();
+    while (!atomic_load(&s->stop)) pump_once(s, &last_full_ms);
+    release_all(s);
+    return NULL;
+}
+
+/* ---- start and stop ---- */
+
+qn_code qn_generations_start(qn_server *s, qn_err *err)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
+    if (s->epoll_fd < 0 || s->wake_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &ev)) {
+        return qn_err_set(err, QN_IO, "server: no event queue: %s", strerror(errno));
+    }
+    s->pump_runs = !pthread_create(&s->pump, NULL, pump_main, s);
+    s->preparer_runs = !pthread_create(&s->preparer, NULL, preparer_main, s);
+    return s->pump_runs && s->preparer_runs ? QN_OK : qn_err_set(err, QN_NOMEM, "server: no threads");
+}
+
+void qn_generations_stop(qn_server *s)
+{
+    atomic_store(&s->stop, true);
+    pthread_mutex_lock(&s->lock);
+    pthread_cond_broadcast(&s->prepare_some);
+    pthread_mutex_unlock(&s->lock);
+    if (s->preparer_runs) pthread_join(s->preparer, NULL);
+    eventfd_write(s->wake_fd, 1);
+    if (s->pump_runs) pthread_join(s->pump, NULL);
+    s->preparer_runs = s->pump_runs = false;
+}

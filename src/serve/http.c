@@ -1,0 +1,382 @@
+/* http.c - connections: routing, reading bodies, sending replies. Everything here but the exchange
+ * helpers runs in libmicrohttpd's one thread. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "serve/exchange.h"
+#include "serve/ids.h"
+#include "serve/json.h"
+#include "serve/sse.h"
+
+enum {
+    HEADER_LIMIT_BYTES = 64 * 1024,
+    CONNECTION_MEMORY_BYTES = 96 * 1024, /* headers and the write buffer of one connection */
+    BODY_TIMEOUT_S = 60,
+};
+
+static const qn_route routes[] = {
+    {"POST", "/v1/chat/completions", NULL, &qn_openai_chat, false},
+    {"POST", "/chat/completions", NULL, &qn_openai_chat, false},
+    {"POST", "/v1/completions", NULL, &qn_openai_completions, false},
+    {"GET", "/v1/models", qn_models_list, NULL, false},
+    {"GET", "/v1/models/", qn_models_one, NULL, false},
+    {"GET", "/v1", qn_index, NULL, false},
+    {"GET", "/health", qn_health, NULL, true},
+    {"GET", "/v1/health", qn_health, NULL, true},
+};
+
+/* ---- exchanges ---- */
+
+void qn_exchange_unref(qn_exchange *x)
+{
+    if (atomic_fetch_sub(&x->n_refs, 1) != 1) return;
+    qn_generation_release(&x->gen);
+    qn_buf_release(&x->body);
+    qn_buf_release(&x->out);
+    pthread_mutex_destroy(&x->lock);
+    free(x);
+}
+
+void qn_exchange_poke(qn_exchange *x)
+{
+    atomic_store(&x->ready, true);
+    eventfd_write(x->server->wake_fd, 1);
+}
+
+void qn_exchange_reply(qn_exchange *x, int status, json_t *tree)
+{
+    qn_buf_clear(&x->out);
+    qn_json_write(&x->out, tree);
+    json_decref(tree);
+    x->status = status;
+    if (x->out.failed) {
+        qn_buf_clear(&x->out);
+        x->status = 500;
+    }
+    x->phase = QN_PHASE_REPLY;
+}
+
+void qn_exchange_reply_error(qn_exchange *x)
+{
+    qn_exchange_reply(x, x->error.status, qn_error_openai(&x->error));
+}
+
+void qn_exchange_suspend(qn_exchange *x)
+{
+    struct epoll_event ev = {.events = x->probed ? 0 : EPOLLRDHUP, .data.ptr = x};
+    x->suspended = true;
+    epoll_ctl(x->server->epoll_fd, EPOLL_CTL_ADD, x->fd, &ev);
+    MHD_suspend_connection(x->conn);
+}
+
+static void list_add(qn_server *s, qn_exchange *x)
+{
+    pthread_mutex_lock(&s->lock);
+    x->next = s->exchanges;
+    if (x->next) x->next->prev = x;
+    s->exchanges = x;
+    s->n_exchanges++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void list_remove(qn_server *s, qn_exchange *x)
+{
+    pthread_mutex_lock(&s->lock);
+    if (x->next) x->next->prev = x->prev;
+    if (x->prev) x->prev->next = x->next;
+    else s->exchanges = x->next;
+    s->n_exchanges--;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- routing ---- */
+
+/* The route of a path, or NULL with *allow set to what the path takes with another method. */
+static const qn_route *find_route(const char *method, const char *path, const char **tail, const char **allow)
+{
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        const qn_route *r = &routes[i];
+        size_t n = strlen(r->path);
+        bool takes_tail = r->path[n - 1] == '/';
+        if (takes_tail ? strncmp(path, r->path, n) || !path[n] : strcmp(path, r->path) != 0) continue;
+        *tail = path + n;
+        if (!strcmp(r->method, method)) return r;
+        if (!strcmp(r->method, "GET") && !strcmp(method, "HEAD")) return r;
+        *allow = !strcmp(r->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+    }
+    return NULL;
+}
+
+static const char *request_header(const qn_exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, name);
+}
+
+/* The client's x-request-id if it is printable and short, else a new one. */
+static void choose_request_id(qn_exchange *x)
+{
+    const char *given = request_header(x, "x-request-id");
+    size_t n = given ? strlen(given) : 0;
+    bool ok = n > 0 && n <= 128;
+    for (size_t i = 0; i < n && ok; i++) ok = given[i] > ' ' && given[i] < 127;
+    if (ok) snprintf(x->request_id, sizeof x->request_id, "%s", given);
+    else qn_uuid4(x->request_id);
+}
+
+/* Is the request too big to be read, by its own account? */
+static bool check_sizes(qn_exchange *x)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->conn, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    if (info && info->header_size > HEADER_LIMIT_BYTES) {
+        return qn_fail_with(&x->error, 431, "invalid_request_error", "headers_too_large", NULL,
+                            "the headers are larger than %d bytes", HEADER_LIMIT_BYTES);
+    }
+    const char *length = request_header(x, "Content-Length");
+    if (!length || strtoull(length, NULL, 10) <= x->server->opts.body_limit_bytes) return true;
+    return qn_fail_with(&x->error, 413, "invalid_request_error", "request_too_large", NULL,
+                        "the body is larger than %zu bytes", x->server->opts.body_limit_bytes);
+}
+
+static void check_route(qn_exchange *x, const char *method)
+{
+    if (!qn_guard_check(x->server, x->conn, x->route && x->route->open, &x->error)) return;
+    if (x->route) return;
+    if (x->allow) {
+        qn_fail_with(&x->error, 405, "invalid_request_error", "method_not_allowed", NULL,
+                     "%.16s is not allowed on this path; it takes %s", method, x->allow);
+    } else {
+        qn_fail_with(&x->error, 404, "invalid_request_error", "not_found", NULL, "not found");
+    }
+}
+
+static enum MHD_Result send_reply(qn_exchange *x);
+
+/* First call for a request: the headers are in, the body is not. */
+static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const char *url, const char *method,
+                             const char *version, void **slot)
+{
+    qn_exchange *x = calloc(1, sizeof *x);
+    if (!x) return MHD_NO;
+    x->server = s;
+    x->conn = conn;
+    x->fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    x->is_http10 = !strcmp(version, MHD_HTTP_VERSION_1_0);
+    x->start_ms = qn_now_ms();
+    atomic_init(&x->n_refs, 1);
+    pthread_mutex_init(&x->lock, NULL);
+    snprintf(x->path, sizeof x->path, "%s", url);
+    size_t n = strlen(x->path);
+    if (n > 1 && x->path[n - 1] == '/') x->path[n - 1] = '\0';
+    choose_request_id(x);
+    x->route = find_route(method, x->path, &x->tail, &x->allow);
+    *slot = x;
+    list_add(s, x);
+    MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)BODY_TIMEOUT_S);
+
+    if (!check_sizes(x)) {
+        qn_exchange_reply_error(x);
+        return send_reply(x);
+    }
+    if (strcmp(method, "OPTIONS")) check_route(x, method);
+    else x->status = 204;
+    return MHD_YES;
+}
+
+/* ---- bodies ---- */
+
+static enum MHD_Result take_body(qn_exchange *x, const char *data, size_t *n)
+{
+    size_t limit = x->server->opts.body_limit_bytes;
+    x->body_bytes += *n;
+    if (x->body_bytes > 2 * (uint64_t)limit) return MHD_NO; /* told 413, and still sending */
+    if (x->body.len + *n > limit) {
+        qn_fail_with(&x->error, 413, "invalid_request_error", "request_too_large", NULL,
+                     "the body is larger than %zu bytes", limit);
+    }
+    if (x->error.status) qn_buf_release(&x->body);
+    else qn_buf_put(&x->body, data, *n);
+    *n = 0;
+    return x->body.failed ? MHD_NO : MHD_YES;
+}
+
+/* ---- sending ---- */
+
+static void add_common_headers(qn_exchange *x, struct MHD_Response *r)
+{
+    MHD_add_response_header(r, "x-request-id", x->request_id);
+    qn_guard_cors(x->server, x->conn, x->path, r, x->status == 204);
+    if (x->status == 405) MHD_add_response_header(r, "Allow", x->allow);
+    if (x->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (x->status == 429 || x->status == 503) MHD_add_response_header(r, "Retry-After", "1");
+    else if (x->status >= 400) MHD_add_response_header(r, "x-should-retry", "false");
+}
+
+static enum MHD_Result queue(qn_exchange *x, struct MHD_Response *r)
+{
+    if (!r) return MHD_NO;
+    add_common_headers(x, r);
+    x->responded = true;
+    enum MHD_Result ok = MHD_queue_response(x->conn, (unsigned)x->status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+static enum MHD_Result send_reply(qn_exchange *x)
+{
+    size_t n = x->out.len;
+    char *bytes = qn_buf_take(&x->out);
+    if (!bytes) return MHD_NO;
+    struct MHD_Response *r = MHD_create_response_from_buffer(n, bytes, MHD_RESPMEM_MUST_FREE);
+    if (!r) free(bytes);
+    if (r && x->status != 204) MHD_add_response_header(r, "Content-Type", "application/json");
+    x->sent_bytes = n;
+    return queue(x, r);
+}
+
+/* libmicrohttpd asks for the next bytes of a stream: one frame at a time, so that every event is one
+ * write. */
+static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
+{
+    (void)pos;
+    qn_exchange *x = user;
+    pthread_mutex_lock(&x->lock);
+    ssize_t got = 0;
+    if (x->gone) {
+        got = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (x->out.len) {
+        size_t n = qn_sse_frame_bytes(x->out.data, x->out.len);
+        if (n > max) n = max;
+        memcpy(buf, x->out.data, n);
+        qn_buf_drop(&x->out, n);
+        x->sent_bytes += n;
+        got = (ssize_t)n;
+    } else if (x->phase == QN_PHASE_REPLY) {
+        got = MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        qn_exchange_suspend(x);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return got;
+}
+
+static enum MHD_Result send_stream(qn_exchange *x)
+{
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, read_stream, x, NULL);
+    x->status = 200;
+    if (r) {
+        MHD_add_response_header(r, "Content-Type", "text/event-stream");
+        MHD_add_response_header(r, "Cache-Control", "no-cache");
+        MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    }
+    return queue(x, r);
+}
+
+/* The body is in: find out what to do. */
+static void dispatch(qn_exchange *x)
+{
+    MHD_set_connection_option(x->conn, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    if (x->error.status) qn_exchange_reply_error(x);
+    else if (x->status == 204) x->phase = QN_PHASE_REPLY;
+    else if (x->route->handle) x->route->handle(x);
+    else if (!qn_generation_start(x)) qn_exchange_reply_error(x);
+}
+
+static enum MHD_Result advance(qn_exchange *x)
+{
+    if (x->responded) return MHD_YES;
+    if (x->phase == QN_PHASE_BODY) dispatch(x);
+    if (x->gone) return MHD_NO;
+    if (x->stream) return send_stream(x);
+    if (x->phase == QN_PHASE_REPLY) return send_reply(x);
+    qn_exchange_suspend(x);
+    return MHD_YES;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *n, void **slot)
+{
+    qn_exchange *x = *slot;
+    if (!x) return begin(cls, conn, url, method, version, slot);
+    pthread_mutex_lock(&x->lock);
+    enum MHD_Result r = *n ? take_body(x, data, n) : advance(x);
+    pthread_mutex_unlock(&x->lock);
+    return r;
+}
+
+/* ---- the end of a request ---- */
+
+static void log_line(const qn_exchange *x, bool completed)
+{
+    const qn_generation *g = &x->gen;
+    const char *route = x->route ? x->route->path : "-";
+    int status = completed ? x->status : 499;
+    if (!g->handle) {
+        qn_log(QN_INFO, "%s %s status=%d bytes=%" PRIu64 " ms=%.0f", x->request_id, route, status, x->sent_bytes,
+               qn_now_ms() - x->start_ms);
+        return;
+    }
+    double decode_s = g->stats.decode_ms / 1000;
+    double rate = decode_s > 0 && g->pieces.n_tokens > 1 ? (g->pieces.n_tokens - 1) / decode_s : 0;
+    qn_log(QN_INFO,
+           "%s %s status=%d prompt=%zu cached=%u completion=%u queue_ms=%.0f ttft_ms=%.0f tok_s=%.1f finish=%s "
+           "lane=batched bytes=%" PRIu64,
+           x->request_id, route, status, g->prompt.len, g->stats.cached_tokens, g->pieces.n_tokens,
+           g->stats.queue_ms, g->ttft_ms, rate, g->finish ? g->finish : "-", x->sent_bytes);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *conn, void **slot, enum MHD_RequestTerminationCode how)
+{
+    (void)conn;
+    qn_server *s = cls;
+    qn_exchange *x = *slot;
+    if (!x) return;
+    *slot = NULL;
+    pthread_mutex_lock(&x->lock);
+    bool counted = x->counted;
+    x->conn = NULL;
+    x->gone = true;
+    if (x->gen.handle) qn_gen_cancel(x->gen.handle);
+    log_line(x, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    pthread_mutex_unlock(&x->lock);
+    list_remove(s, x);
+    if (counted) atomic_fetch_sub(&s->n_generations, 1);
+    qn_exchange_unref(x);
+}
+
+__attribute__((format(printf, 2, 0)))
+static void on_library_log(void *cls, const char *fmt, va_list ap)
+{
+    (void)cls;
+    char text[256];
+    vsnprintf(text, sizeof text, fmt, ap);
+    text[strcspn(text, "\n")] = '\0';
+    qn_log(QN_DEBUG_LINE, "http: %s", text);
+}
+
+qn_code qn_http_start(qn_server *s, qn_err *err)
+{
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
+                                 MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
+                                 MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
+                                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
+                                 MHD_OPTION_CONNECTION_LIMIT, 1024u,
+                                 MHD_OPTION_END);
+    return s->daemon ? QN_OK : qn_err_set(err, QN_IO, "the HTTP library refused to start");
+}
+
+void qn_http_stop(qn_server *s)
+{
+    if (s->daemon) MHD_stop_daemon(s->daemon);
+    s->daemon = NULL;
+}

@@ -1,0 +1,21 @@
+/* ids.c - see ids.h. */
+#include "serve/ids.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "core/err.h"
+
+void qn_uuid4(char out[37])
+{
+    uint8_t b[16];
+    qn_check(getrandom(b, sizeof b, 0) == (ssize_t)sizeof b);
+    b[6] = (uint8_t)((b[6] & 0x0F) | 0x40);
+    b[8] = (uint8_t)((b[8] & 0x3F) | 0x80);
+    char *p = out;
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) *p++ = '-';
+        p += snprintf(p, 3, "%02x", b[i]);
+    }
+}

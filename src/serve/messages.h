@@ -1,0 +1,23 @@
+/* messages.h - chat messages as clients send them, brought into the one form that templates read
+ * (spec server 5).
+ *
+ * Threads: one thread at a time.
+ */
+#ifndef QN_SERVE_MESSAGES_H
+#define QN_SERVE_MESSAGES_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "serve/error.h"
+
+/* Normalise `messages` in place: roles, content to text, tool calls to objects, tool ids, reasoning
+ * names. Returns false with *e filled: not an array, empty, a message without a role, media content
+ * (the error names `model_id`). Errors: 400 with param "messages...". */
+bool qn_messages_normalize(json_t *messages, const char *model_id, qn_http_error *e);
+
+/* Join the system messages at the start into one, with a blank line between them, for templates that
+ * take only one. Returns false if there were fewer than two (no failure). */
+bool qn_messages_join_system(json_t *messages);
+
+#endif

@@ -1,0 +1,147 @@
+/* openai.c - see openai.h. */
+#include "serve/openai.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "serve/ids.h"
+#include "serve/json.h"
+#include "serve/sse.h"
+
+void qn_openai_set_id(qn_exchange *x, const char *prefix)
+{
+    char uuid[37];
+    qn_uuid4(uuid);
+    snprintf(x->gen.id, sizeof x->gen.id, "%s%s", prefix, uuid);
+}
+
+json_t *qn_openai_head(const qn_exchange *x, const char *object)
+{
+    return json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", x->gen.id, "object", object, "created",
+                     (json_int_t)x->gen.created, "model", x->server->opts.loaded->id, "system_fingerprint",
+                     x->server->fingerprint);
+}
+
+json_t *qn_openai_usage(const qn_exchange *x)
+{
+    json_int_t prompt = (json_int_t)x->gen.prompt.len, completion = x->gen.pieces.n_tokens;
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
+                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens",
+                     (json_int_t)x->gen.stats.cached_tokens);
+}
+
+/* ---- logprobs ---- */
+
+/* JSON has no infinity: an impossible token is written as -9999. */
+static json_t *logprob_real(float v)
+{
+    return json_real(isfinite(v) ? (double)v : -9999.0);
+}
+
+static json_t *token_piece(const qn_tokenizer *tok, uint32_t id)
+{
+    size_t n = 0;
+    const char *s = qn_tokenizer_token(tok, id, &n);
+    return json_stringn(s ? s : "", s ? n : 0);
+}
+
+/* {id, token, bytes, logprob} */
+static json_t *entry(const qn_tokenizer *tok, uint32_t id, float logprob)
+{
+    qn_buf bytes = {0};
+    qn_tokenizer_token_bytes(tok, id, &bytes);
+    json_t *list = json_array();
+    for (size_t i = 0; i < bytes.len; i++) json_array_append_new(list, json_integer((unsigned char)bytes.data[i]));
+    qn_buf_release(&bytes);
+    json_t *j = json_object();
+    json_object_set_new(j, "id", json_integer(id));
+    json_object_set_new(j, "token", token_piece(tok, id));
+    json_object_set_new(j, "bytes", list);
+    json_object_set_new(j, "logprob", logprob_real(logprob));
+    return j;
+}
+
+json_t *qn_openai_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n)
+{
+    if (!n) return json_null();
+    json_t *content = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const qn_sample *s = &samples[i];
+        json_t *j = entry(tok, s->token, s->logprob), *top = json_array();
+        for (uint32_t k = 0; k < s->n_top; k++) {
+            json_array_append_new(top, entry(tok, s->top[k].id, s->top[k].logprob));
+        }
+        json_object_set_new(j, "top_logprobs", top);
+        json_array_append_new(content, j);
+    }
+    return json_pack("{s:o}", "content", content);
+}
+
+/* Characters that a token adds to the reply: the first bytes of characters in it. */
+static size_t token_characters(const qn_tokenizer *tok, uint32_t id, bool is_first)
+{
+    if (qn_tokenizer_is_special(tok, id)) return 0;
+    qn_buf bytes = {0};
+    qn_tokenizer_token_bytes(tok, id, &bytes);
+    size_t n = 0;
+    for (size_t i = 0; i < bytes.len; i++) n += (bytes.data[i] & 0xC0) != 0x80;
+    bool trimmed = is_first && bytes.len && bytes.data[0] == ' '; /* engine/reply.h drops it */
+    qn_buf_release(&bytes);
+    return n - trimmed;
+}
+
+json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n, size_t *offset)
+{
+    if (!n) return json_null();
+    json_t *tokens = json_array(), *logprobs = json_array(), *tops = json_array(), *offsets = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const qn_sample *s = &samples[i];
+        json_t *top = json_object();
+        for (uint32_t k = 0; k < s->n_top; k++) {
+            size_t n_piece = 0;
+            const char *piece = qn_tokenizer_token(tok, s->top[k].id, &n_piece);
+            if (piece) json_object_set_new(top, piece, logprob_real(s->top[k].logprob));
+        }
+        json_array_append_new(tokens, token_piece(tok, s->token));
+        json_array_append_new(logprobs, logprob_real(s->logprob));
+        json_array_append_new(tops, top);
+        json_array_append_new(offsets, json_integer((json_int_t)*offset));
+        *offset += token_characters(tok, s->token, *offset == 0);
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", logprobs, "top_logprobs", tops,
+                     "text_offset", offsets);
+}
+
+/* ---- chunks ---- */
+
+static json_t *chunk_with(const qn_exchange *x, const char *object, json_t *choice)
+{
+    json_t *chunk = qn_openai_head(x, object), *choices = json_array();
+    if (choice) json_array_append_new(choices, choice);
+    json_object_set_new(chunk, "choices", choices);
+    return chunk;
+}
+
+void qn_openai_chunk(qn_exchange *x, const char *object, json_t *choice)
+{
+    qn_sse_data(&x->out, chunk_with(x, object, choice));
+}
+
+void qn_openai_end(qn_exchange *x, const char *object, json_t *choice)
+{
+    json_t *chunk = chunk_with(x, object, choice);
+    qn_usage_mode mode = x->gen.fields.usage;
+    if (mode == QN_USAGE_ON_FINISH) json_object_set_new(chunk, "usage", qn_openai_usage(x));
+    qn_sse_data(&x->out, chunk);
+    if (mode == QN_USAGE_CHUNK) {
+        chunk = chunk_with(x, object, NULL);
+        json_object_set_new(chunk, "usage", qn_openai_usage(x));
+        qn_sse_data(&x->out, chunk);
+    }
+    qn_sse_done(&x->out);
+}
+
+void qn_openai_stream_error(qn_exchange *x)
+{
+    qn_sse_data(&x->out, qn_error_openai(&x->error));
+}

@@ -1,0 +1,40 @@
+/* openai.h - what the two OpenAI surfaces share: ids, usage, logprobs, the end of a stream.
+ *
+ * Threads: as the protocol functions of exchange.h.
+ */
+#ifndef QN_SERVE_OPENAI_H
+#define QN_SERVE_OPENAI_H
+
+#include "serve/exchange.h"
+
+/* Give the exchange its id, PREFIX + a random UUID (no failure). */
+void qn_openai_set_id(qn_exchange *x, const char *prefix);
+
+/* {id, object, created, model, system_fingerprint}, the beginning of every reply and chunk; the caller
+ * owns it. Errors: NULL without memory. */
+json_t *qn_openai_head(const qn_exchange *x, const char *object);
+
+/* {prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details}. Errors: NULL without
+ * memory. */
+json_t *qn_openai_usage(const qn_exchange *x);
+
+/* {content: [{id, token, bytes, logprob, top_logprobs}]} for samples [n]; null if n is 0.
+ * Errors: NULL without memory. */
+json_t *qn_openai_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n);
+
+/* The old form, {tokens, token_logprobs, top_logprobs, text_offset}, for samples [n] whose text begins
+ * *offset characters into the reply; *offset moves behind them. null if n is 0. Errors: NULL without
+ * memory. */
+json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n, size_t *offset);
+
+/* Append the chunk with this finish choice, with the usage where the request wants it, and [DONE].
+ * Takes `choice`. Errors: x->out.failed. */
+void qn_openai_end(qn_exchange *x, const char *object, json_t *choice);
+
+/* Append one chunk. Takes `choice`. Errors: x->out.failed. */
+void qn_openai_chunk(qn_exchange *x, const char *object, json_t *choice);
+
+/* x->error as the last frame of a stream (no failure). */
+void qn_openai_stream_error(qn_exchange *x);
+
+#endif

@@ -1,0 +1,171 @@
+/* server.c - see server.h: the socket, and starting and stopping the parts. */
+#include "serve/server.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "serve/exchange.h"
+
+enum { BODY_LIMIT_BYTES = 128 << 20, PING_MS = 15000, BACKLOG = 256, FORCED_END_MS = 5000 };
+
+static const char *const any_origin[] = {"*", NULL};
+
+/* ---- the listening socket ---- */
+
+static qn_code fail_listen(int fd, const char *where, unsigned port, qn_err *err)
+{
+    int why = errno;
+    if (fd >= 0) close(fd);
+    if (why == EADDRINUSE) {
+        return qn_err_set(err, QN_IO, "port %u on %s is in use; choose another with --port (0 takes any free one)",
+                          port, where);
+    }
+    return qn_err_set(err, QN_IO, "cannot listen on %s port %u: %s", where, port, strerror(why));
+}
+
+static qn_code listen_tcp(qn_server *s, qn_err *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    char service[8];
+    snprintf(service, sizeof service, "%u", s->opts.port);
+    int rc = getaddrinfo(s->opts.host, service, &hints, &found);
+    if (rc) return qn_err_set(err, QN_IO, "cannot listen on host %s: %s", s->opts.host, gai_strerror(rc));
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int on = 1;
+    bool ok = fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) &&
+              !bind(fd, found->ai_addr, found->ai_addrlen) && !listen(fd, BACKLOG);
+    freeaddrinfo(found);
+    if (!ok) return fail_listen(fd, s->opts.host, s->opts.port, err);
+
+    struct sockaddr_storage bound;
+    socklen_t n = sizeof bound;
+    char port[8] = "0";
+    getsockname(fd, (struct sockaddr *)&bound, &n);
+    getnameinfo((struct sockaddr *)&bound, n, NULL, 0, port, sizeof port, NI_NUMERICSERV);
+    s->port = (uint16_t)atoi(port);
+    bool is_v6 = strchr(s->opts.host, ':') != NULL;
+    snprintf(s->url, sizeof s->url, "http://%s%s%s:%s", is_v6 ? "[" : "", s->opts.host, is_v6 ? "]" : "", port);
+    s->listen_fd = fd;
+    return QN_OK;
+}
+
+static qn_code listen_unix(qn_server *s, qn_err *err)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const char *path = s->opts.unix_path;
+    if (strlen(path) >= sizeof at.sun_path) {
+        return qn_err_set(err, QN_INVALID, "socket path %s is longer than %zu bytes", path, sizeof at.sun_path - 1);
+    }
+    strcpy(at.sun_path, path);
+    struct stat st;
+    if (!lstat(path, &st) && S_ISSOCK(st.st_mode)) unlink(path); /* left behind by an earlier run */
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool ok = fd >= 0 && !fchmod(fd, 0600) && !bind(fd, (struct sockaddr *)&at, sizeof at) && !chmod(path, 0600) &&
+              !listen(fd, BACKLOG);
+    if (!ok) {
+        int why = errno;
+        if (fd >= 0) close(fd);
+        return qn_err_set(err, QN_IO, "cannot listen on socket %s: %s", path, strerror(why));
+    }
+    snprintf(s->url, sizeof s->url, "unix:%s", path);
+    s->listen_fd = fd;
+    return QN_OK;
+}
+
+/* ---- start ---- */
+
+static void fill_defaults(qn_server *s)
+{
+    qn_server_opts *o = &s->opts;
+    if (!o->host) o->host = "127.0.0.1";
+    if (!o->body_limit_bytes) o->body_limit_bytes = BODY_LIMIT_BYTES;
+    if (!o->ping_ms) o->ping_ms = PING_MS;
+    s->origins = o->allowed_origins ? o->allowed_origins : any_origin;
+    bool has_keys = o->api_keys && o->api_keys[0];
+    s->needs_host_check = !o->unix_path && !has_keys && qn_guard_is_loopback(o->host);
+    s->started = (int64_t)time(NULL);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s-%s", QN_VERSION, o->loaded->dev->name);
+}
+
+qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err)
+{
+    *out = NULL;
+    qn_server *s = calloc(1, sizeof *s);
+    if (!s) return qn_err_set(err, QN_NOMEM, "server: out of memory");
+    s->opts = *opts;
+    s->listen_fd = -1;
+    fill_defaults(s);
+    signal(SIGPIPE, SIG_IGN); /* a client that leaves is an error value, not a signal */
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->prepare_some, NULL);
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    qn_code rc = opts->unix_path ? listen_unix(s, err) : listen_tcp(s, err);
+    if (!rc) rc = qn_generations_start(s, err);
+    if (!rc) rc = qn_http_start(s, err);
+    if (rc) {
+        qn_server_stop(s, 0);
+        return rc;
+    }
+    *out = s;
+    return QN_OK;
+}
+
+uint16_t qn_server_port(const qn_server *s)
+{
+    return s->port;
+}
+
+const char *qn_server_url(const qn_server *s)
+{
+    return s->url;
+}
+
+/* ---- stop ---- */
+
+/* Wait until no generation runs; returns how many still do after `limit_ms`. */
+static unsigned wait_idle(qn_server *s, double limit_ms)
+{
+    double end_ms = qn_now_ms() + limit_ms;
+    const struct timespec nap = {.tv_nsec = 5000000};
+    while (atomic_load(&s->n_generations) && qn_now_ms() < end_ms) nanosleep(&nap, NULL);
+    return atomic_load(&s->n_generations);
+}
+
+unsigned qn_server_stop(qn_server *s, uint32_t drain_ms)
+{
+    if (!s) return 0;
+    atomic_store(&s->draining, true);
+    unsigned n_ended = 0;
+    if (s->daemon) {
+        MHD_quiesce_daemon(s->daemon);
+        n_ended = wait_idle(s, drain_ms);
+        if (n_ended) {
+            qn_generations_cancel(s);
+            wait_idle(s, FORCED_END_MS);
+        }
+    }
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    if (s->opts.unix_path && s->listen_fd >= 0) unlink(s->opts.unix_path);
+    qn_generations_stop(s);
+    qn_http_stop(s);
+    if (s->epoll_fd >= 0) close(s->epoll_fd);
+    if (s->wake_fd >= 0) close(s->wake_fd);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->prepare_some);
+    free(s);
+    return n_ended;
+}

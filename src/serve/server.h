@@ -1,0 +1,53 @@
+/* server.h - the HTTP server: one model behind the OpenAI protocol.
+ *
+ * What is inside, one file each: http.c (connections, routing, replies), guard.c (who may ask),
+ * generation.c (preparing requests, taking the engine's events), request.c and messages.c (fields),
+ * pieces.c (tokens to text), openai_*.c (one per protocol surface), models.c (models, health).
+ *
+ * The server borrows the engine and the model, which outlive it. It starts three threads of its own:
+ * one for connections, one that prepares requests, one that turns events into replies. No request
+ * ends the process.
+ * Threads: start and stop from one thread; the others from any.
+ */
+#ifndef QN_SERVE_SERVER_H
+#define QN_SERVE_SERVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "engine/engine.h"
+#include "engine/loaded.h"
+#include "serve/request.h"
+
+typedef struct qn_server qn_server;
+
+typedef struct qn_server_opts {
+    const char *host;      /* address to listen on; NULL: 127.0.0.1 */
+    uint16_t port;         /* 0: any free one */
+    const char *unix_path; /* a socket in the file system instead of host and port; NULL: none */
+    qn_engine *engine;
+    const qn_loaded *loaded;
+    const char *const *api_keys;        /* NULL terminated; NULL or empty: none needed */
+    const char *const *allowed_origins; /* NULL terminated; NULL: "*" */
+    size_t body_limit_bytes;            /* 0: 128 MiB */
+    uint32_t ping_ms;                   /* silence before a comment in a stream; 0: 15000 */
+    qn_request_defaults defaults;       /* for chat; completions use 512 tokens when none are set */
+    const json_t *template_args;        /* object for every chat template; NULL: none */
+} qn_server_opts;
+
+/* Listen and serve. Strings and lists are borrowed until qn_server_stop. Errors: QN_IO (the address is
+ * unknown or in use: names it), QN_NOMEM, QN_INVALID. */
+qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err);
+
+/* The port in use; 0 on a unix socket (no failure). */
+uint16_t qn_server_port(const qn_server *s);
+
+/* "http://HOST:PORT" or "unix:PATH"; kept until qn_server_stop (no failure). */
+const char *qn_server_url(const qn_server *s);
+
+/* Stop accepting, let running requests finish for up to drain_ms, end the rest with an error, free
+ * everything. Returns how many requests had to be ended (no failure). */
+unsigned qn_server_stop(qn_server *s, uint32_t drain_ms);
+
+#endif

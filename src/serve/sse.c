@@ -1,0 +1,38 @@
+/* sse.c - see sse.h. */
+#include "serve/sse.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "serve/json.h"
+
+void qn_sse_data(qn_buf *out, json_t *tree)
+{
+    qn_buf_puts(out, "data: ");
+    if (tree) qn_json_write(out, tree);
+    else out->failed = true;
+    qn_buf_puts(out, "\n\n");
+    json_decref(tree);
+}
+
+void qn_sse_done(qn_buf *out)
+{
+    qn_buf_puts(out, "data: [DONE]\n\n");
+}
+
+void qn_sse_comment(qn_buf *out, const char *fmt, ...)
+{
+    char text[128];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    qn_buf_printf(out, ": %s\n\n", text);
+}
+
+size_t qn_sse_frame_bytes(const char *data, size_t n)
+{
+    const char *end = n ? memmem(data, n, "\n\n", 2) : NULL;
+    return end ? (size_t)(end - data) + 2 : n;
+}

@@ -1,0 +1,27 @@
+/* sse.h - server-sent events as bytes: one-line JSON behind "data: ", LF only, a blank line behind
+ * every frame.
+ *
+ * Threads: one thread at a time per buffer.
+ */
+#ifndef QN_SERVE_SSE_H
+#define QN_SERVE_SSE_H
+
+#include <jansson.h>
+
+#include "core/buf.h"
+
+/* Append "data: JSON". Takes the tree. Errors: out->failed. */
+void qn_sse_data(qn_buf *out, json_t *tree);
+
+/* Append "data: [DONE]", the end of an OpenAI stream. Errors: out->failed. */
+void qn_sse_done(qn_buf *out);
+
+/* Append a comment, ": TEXT", which clients skip; `fmt` gives one line. Errors: out->failed. */
+__attribute__((format(printf, 2, 3)))
+void qn_sse_comment(qn_buf *out, const char *fmt, ...);
+
+/* Bytes of the first frame in data [n], its blank line included; n if no frame is complete (no
+ * failure). */
+size_t qn_sse_frame_bytes(const char *data, size_t n);
+
+#endif
