@@ -7,6 +7,7 @@
  */
 #include <assert.h>
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 #include "compute/cpu/panel.h"
@@ -49,14 +50,17 @@ INLINE __m512 load_bf16(const qn_panels *w, const uint8_t *panel, uint32_t k)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 
-/* mxfp8: the bits of E4M3 put in place mean the value times 2^-120. Groups have 32 inputs. */
+/* mxfp8: the bits of E4M3 put in place mean the value times 2^-120; 0x7f is NaN. Groups have 32 inputs. */
 INLINE __m512 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k)
 {
     const uint8_t *group = panel + k / 32 * w->group_bytes;
+    const __m512i low = _mm512_set1_epi32(0x7f);
     __m512i c = _mm512_srli_epi32(_mm512_loadu_si512(group + k % 32 / 4 * 64), k % 4 * 8);
     __m512i sign = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x80)), 24);
-    __m512i rest = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x7f)), 20);
-    __m512 v = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(sign, rest)), _mm512_set1_ps(0x1p120f));
+    __m512i rest = _mm512_and_si512(c, low);
+    __m512i bits = _mm512_or_si512(sign, _mm512_slli_epi32(rest, 20));
+    __m512 v = _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
+    v = _mm512_mask_mov_ps(v, _mm512_cmpeq_epi32_mask(rest, low), _mm512_set1_ps(NAN));
     __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(group + w->code_bytes)));
     __m512i s = _mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x400000));
     return _mm512_mul_ps(v, _mm512_castsi512_ps(s));

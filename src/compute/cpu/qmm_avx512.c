@@ -6,6 +6,7 @@
  */
 #include <assert.h>
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 #include "compute/cpu/panel.h"
@@ -65,12 +66,15 @@ typedef struct scales {
     __m512 s, b;
 } scales;
 
-/* E4M3 bytes as float32: the bits put in place mean the value times 2^-120. */
+/* E4M3 bytes as float32: the bits put in place mean the value times 2^-120; 0x7f is NaN. */
 INLINE __m512 e4m3_ps(__m512i c)
 {
+    const __m512i low = _mm512_set1_epi32(0x7f);
     __m512i sign = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x80)), 24);
-    __m512i rest = _mm512_slli_epi32(_mm512_and_si512(c, _mm512_set1_epi32(0x7f)), 20);
-    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(sign, rest)), _mm512_set1_ps(0x1p120f));
+    __m512i rest = _mm512_and_si512(c, low);
+    __m512i bits = _mm512_or_si512(sign, _mm512_slli_epi32(rest, 20));
+    __m512 v = _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
+    return _mm512_mask_mov_ps(v, _mm512_cmpeq_epi32_mask(rest, low), _mm512_set1_ps(NAN));
 }
 
 /* Scales and biases of a group; the kinds are told apart by a predictable branch. */
