@@ -44,8 +44,9 @@ const char *const *qn_model_types(void)
     return types;
 }
 
-static qn_code unsupported(const char *model_type, qn_err *err)
+qn_code qn_model_check_type(const char *model_type, qn_err *err)
 {
+    if (qn_model_supported(model_type)) return QN_OK;
     qn_buf list = {0};
     for (const char *const *t = qn_model_types(); *t; t++) qn_buf_printf(&list, "%s%s", list.len ? ", " : "", *t);
     qn_err_set(err, QN_UNSUPPORTED, "model_type \"%s\" is not supported yet; supported: %s", model_type,
@@ -60,11 +61,12 @@ qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const q
     const json_t *cfg = qn_folder_config(folder);
     const char *type = json_string_value(json_object_get(cfg, "model_type"));
     if (!type) return qn_err_set(err, QN_FORMAT, "config.json: model_type is missing or not a string");
+    qn_code rc = qn_model_check_type(type, err);
+    if (rc) return rc;
     const qn_family *family = qn_family_find(type);
-    if (!family) return unsupported(type, err);
     qn_arena arena = {0};
     qn_desc d;
-    qn_code rc = family->read(&d, cfg, folder, &arena, err);
+    rc = family->read(&d, cfg, folder, &arena, err);
     if (rc) {
         qn_arena_release(&arena);
         return rc;

@@ -55,6 +55,9 @@ typedef struct qn_model_opts {
 qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const qn_model_opts *opts, qn_err *err);
 void qn_model_close(qn_model *m);
 
+/* QN_OK if a model_type can be loaded. Errors: QN_UNSUPPORTED, naming the supported ones. */
+qn_code qn_model_check_type(const char *model_type, qn_err *err);
+
 /* True if a model_type can be loaded (no failure). */
 bool qn_model_supported(const char *model_type);
 

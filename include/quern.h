@@ -1,0 +1,118 @@
+/* quern.h - run language models in the MLX format from C.
+ *
+ *     char err[512];
+ *     quern_model *m = quern_open("folder", NULL, err, sizeof err);
+ *     char *prompt = quern_render(m, "[{\"role\":\"user\",\"content\":\"Hello\"}]", NULL, err, sizeof err);
+ *     quern_gen *g = quern_start(m, prompt, &(quern_options){.max_tokens = 100}, err, sizeof err);
+ *     quern_event ev;
+ *     while (quern_next(g, &ev, -1) && ev.kind != QUERN_DONE) fwrite(ev.text, 1, ev.n_text, stdout);
+ *     quern_gen_free(g);
+ *     quern_free(prompt);
+ *     quern_close(m);
+ *
+ * Ownership: what a function gives is freed with the function named beside it. Strings are UTF-8.
+ * Errors: functions return NULL, 0 or -1 and write one sentence into err (err_bytes with the NUL);
+ * err may be NULL. Nothing here ends the process because of a bad argument or file.
+ * Threads: one model may be used from many threads at once; one quern_gen from one thread at a time,
+ * except quern_cancel. A model's replies depend on the prompt, the options and the seed only, never on what
+ * else runs at the same time.
+ */
+#ifndef QUERN_H
+#define QUERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define QUERN_API __attribute__((visibility("default")))
+#else
+#define QUERN_API
+#endif
+
+typedef struct quern_model quern_model;
+typedef struct quern_gen quern_gen;
+
+/* How a model is opened. Zero means the default of each field. */
+typedef struct quern_open_options {
+    const char *device;     /* "cpu" */
+    uint32_t n_threads;     /* 0: the physical cores */
+    uint32_t max_rows;      /* generations that run at once; 0: 8 */
+    uint32_t max_positions; /* longest prompt + reply in tokens; 0: the model's own */
+    int no_panel_cache;     /* do not keep a derived weights file in the cache folder */
+} quern_open_options;
+
+/* What a generation asks for. Zero means the default: greedy, 256 tokens. */
+typedef struct quern_options {
+    uint32_t max_tokens;
+    float temperature, top_p, min_p;
+    uint32_t top_k;
+    int has_seed;
+    uint64_t seed;
+    const char *const *stops; /* [n_stops] texts that end the reply and are not shown */
+    size_t n_stops;
+    int add_special;          /* quern_start: add the tokenizer's own start tokens to the prompt */
+} quern_options;
+
+typedef enum quern_event_kind { QUERN_TEXT = 1, QUERN_PROGRESS, QUERN_DONE } quern_event_kind;
+typedef enum quern_finish { QUERN_RUNNING = 0, QUERN_STOP, QUERN_LENGTH, QUERN_CANCELLED, QUERN_ERROR } quern_finish;
+
+typedef struct quern_event {
+    quern_event_kind kind;
+    const char *text;      /* TEXT, and the last piece with DONE: whole characters; valid until the next call */
+    size_t n_text;         /* bytes */
+    uint32_t done, total;  /* PROGRESS: prompt tokens computed, of how many */
+    quern_finish finish;   /* DONE */
+    uint32_t prompt_tokens, generated_tokens; /* DONE */
+    double prefill_ms, decode_ms;             /* DONE */
+    const char *error;     /* DONE with QUERN_ERROR, else NULL */
+} quern_event;
+
+/* "0.1.0" (no failure). */
+QUERN_API const char *quern_version(void);
+
+/* Open a model folder (config.json, safetensors, tokenizer). Gives a model, closed with quern_close; all of its
+ * generations must be freed before. Errors: NULL and a sentence. */
+QUERN_API quern_model *quern_open(const char *folder, const quern_open_options *o, char *err, size_t err_bytes);
+QUERN_API void quern_close(quern_model *m);
+
+/* Render a conversation with the model's chat template. messages: a JSON array of {role, content, ...};
+ * variables: a JSON object of further template variables, or NULL. The generation prompt is added unless
+ * variables says otherwise. Gives a string, freed with quern_free. Errors: NULL and a sentence. */
+QUERN_API char *quern_render(quern_model *m, const char *messages, const char *variables, char *err, size_t err_bytes);
+
+/* Token ids of text; special tokens inside it are recognised. Gives an array of *n ids, freed with quern_free.
+ * Errors: NULL and a sentence. */
+QUERN_API uint32_t *quern_tokenize(quern_model *m, const char *text, size_t n_text, int add_special, size_t *n,
+                                   char *err, size_t err_bytes);
+
+/* Text of n ids. Gives a string, freed with quern_free. Errors: NULL and a sentence. */
+QUERN_API char *quern_detokenize(quern_model *m, const uint32_t *ids, size_t n, char *err, size_t err_bytes);
+
+/* Start a generation from prompt text, or from n ids. Gives a handle, freed with quern_gen_free. Errors: NULL and
+ * a sentence (a prompt longer than the context, a value out of range, a full queue). */
+QUERN_API quern_gen *quern_start(quern_model *m, const char *prompt, const quern_options *o, char *err, size_t err_bytes);
+QUERN_API quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t n, const quern_options *o, char *err,
+                                     size_t err_bytes);
+
+/* Wait up to timeout_ms (< 0: for ever) for the next event. Returns 1 with an event, 0 on timeout or after DONE
+ * (no failure). */
+QUERN_API int quern_next(quern_gen *g, quern_event *ev, int timeout_ms);
+
+/* End the generation early; DONE follows. Any thread (no failure). */
+QUERN_API void quern_cancel(quern_gen *g);
+
+/* Free a generation, running or not; NULL is allowed (no failure). */
+QUERN_API void quern_gen_free(quern_gen *g);
+
+/* Free a string or array given by this library; NULL is allowed (no failure). */
+QUERN_API void quern_free(void *p);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
