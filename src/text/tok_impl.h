@@ -1,0 +1,372 @@
+/* tok_impl.h - the inside of a tokenizer, shared by the tok_*, pretok_* and detok files only.
+ *
+ * Reading order: tok_parse.c fills these structs from tokenizer.json; tok_encode.c runs a text
+ * through them (added tokens, normalizers, pre-tokenizers, model, post-processor); tok_decode.c goes
+ * the other way. Everything here is immutable after parsing except the pool of scratch objects,
+ * of which every running encode holds one.
+ */
+#ifndef QN_TEXT_TOK_IMPL_H
+#define QN_TEXT_TOK_IMPL_H
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <pthread.h>
+
+#include "core/arena.h"
+#include "text/tokenizer.h"
+
+enum {
+    TOK_MAX_FILE = 256 << 20,       /* bytes of tokenizer.json */
+    TOK_MAX_CONFIG = 64 << 20,      /* bytes of tokenizer_config.json */
+    TOK_MAX_IDS = 4 << 20,          /* largest id + 1 */
+    TOK_MAX_MERGES = 16 << 20,      /* merge rules */
+    TOK_MAX_TOKEN = 64 << 10,       /* bytes of one token */
+    TOK_MAX_ADDED = 1 << 20,        /* added tokens */
+    TOK_MAX_STAGES = 64,            /* steps of one pipeline part, sequences flattened */
+    TOK_MAX_DEPTH = 16,             /* nesting of sequences */
+    TOK_MAX_TEXT = 1 << 30,         /* bytes of one text to encode */
+    TOK_MAX_POST = 64               /* items that a post-processor adds */
+};
+
+/* ---- strings and pieces ---- */
+
+typedef struct tok_str {
+    const char *s; /* UTF-8; NULL when the field is absent */
+    size_t n;      /* bytes */
+} tok_str;
+
+typedef struct tok_piece {
+    uint32_t at, len; /* bytes in the current text */
+    bool origin;      /* starts at the very beginning of the caller's text */
+} tok_piece;
+
+typedef struct tok_pieces {
+    tok_piece *v;
+    size_t n, cap;
+    bool failed;
+} tok_pieces;
+
+/* ---- vocabulary: flat arrays, so that a mapped cache can be used in place ---- */
+
+typedef struct tok_vocab {
+    uint32_t n_ids;         /* largest id + 1 */
+    uint32_t n_entries;     /* tokens */
+    const uint32_t *offs;   /* [n_ids + 1] byte offsets in text; equal neighbours: no token */
+    const char *text;       /* every token followed by a NUL */
+    const uint32_t *slots;  /* [slot_mask + 1] open addressing by token hash: id + 1, 0 empty */
+    uint32_t slot_mask;
+    const double *scores;   /* [n_ids], Unigram only */
+} tok_vocab;
+
+typedef struct tok_merge {
+    uint32_t left, right; /* ids of the parts; left QN_NO_TOKEN: empty slot */
+    uint32_t rank;        /* lower merges first */
+    uint32_t id;          /* the merged token */
+} tok_merge;
+
+uint32_t tok_vocab_find(const tok_vocab *v, const char *s, size_t n);
+tok_str tok_vocab_token(const tok_vocab *v, uint32_t id);
+
+/* ---- byte-level alphabet (tok_alphabet.c) ---- */
+
+uint16_t tok_byte_to_char(uint8_t b);           /* code point, below 0x144 */
+int tok_char_to_byte(unsigned cp);              /* -1 outside the alphabet */
+void tok_bytes_to_alphabet(const char *s, size_t n, qn_buf *out);
+bool tok_alphabet_to_bytes(const char *s, size_t n, qn_buf *out); /* false, out unchanged, if outside */
+
+/* ---- patterns (pretok_regex.c) ---- */
+
+typedef struct tok_regex {
+    pcre2_code *code;
+    pcre2_match_context *ctx; /* has the JIT stack */
+} tok_regex;
+
+typedef struct tok_scratch tok_scratch;
+
+/* Compile an Oniguruma pattern with PCRE2. The caller releases it. Errors: QN_FORMAT,
+ * QN_UNSUPPORTED, QN_NOMEM. */
+qn_code tok_regex_compile(tok_regex *re, tok_str pattern, qn_err *err);
+void tok_regex_release(tok_regex *re);
+/* The next match in s[0..n) at or after `from`. 1 found, 0 none, -1 failed (err set). */
+int tok_regex_next(const tok_regex *re, tok_scratch *sc, const char *s, size_t n, size_t from, size_t *start,
+                   size_t *end, qn_err *err);
+
+/* ---- hand-written splitters for known patterns (pretok_scan.c) ---- */
+
+/* The end of the first piece of s[0..n), n > 0. */
+typedef size_t (*tok_scan_fn)(const char *s, size_t n);
+/* The scanner for an exact pattern text, or NULL. */
+tok_scan_fn tok_scan_for(tok_str pattern);
+extern const char tok_pattern_gpt2[]; /* the pattern of ByteLevel's use_regex */
+
+/* ---- normalizers (tok_norm.c) ---- */
+
+typedef enum tok_norm_kind {
+    NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_LOWERCASE,
+    NORM_STRIP, NORM_STRIP_ACCENTS, NORM_BERT, NORM_PRECOMPILED, NORM_BYTE_LEVEL, NORM_NMT
+} tok_norm_kind;
+
+typedef struct tok_charsmap {
+    const uint32_t *trie; /* [n_units] double array of the SentencePiece char map */
+    size_t n_units;
+    const char *out; /* replacement strings, NUL separated */
+    size_t n_out;
+} tok_charsmap;
+
+typedef struct tok_norm {
+    tok_norm_kind kind;
+    tok_str pattern, content; /* REPLACE (literal pattern), PREPEND (content) */
+    tok_regex re;             /* REPLACE with a regex when re.code is set */
+    bool left, right;         /* STRIP */
+    bool clean, chinese, strip_accents, lowercase; /* BERT */
+    tok_charsmap map;         /* PRECOMPILED */
+} tok_norm;
+
+/* ---- pre-tokenizers (pretok.c) ---- */
+
+typedef enum tok_split_behavior {
+    SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_MERGED_PREV, SPLIT_MERGED_NEXT, SPLIT_CONTIGUOUS
+} tok_split_behavior;
+
+typedef enum tok_pre_kind {
+    PRE_SPLIT,      /* by re, scan, literal or char class */
+    PRE_BYTE_LEVEL, /* prefix space; maps bytes to the alphabet unless `raw` */
+    PRE_METASPACE
+} tok_pre_kind;
+
+typedef enum tok_prepend { PREPEND_NEVER, PREPEND_ALWAYS, PREPEND_FIRST } tok_prepend;
+
+typedef struct tok_pre {
+    tok_pre_kind kind;
+    tok_split_behavior behavior;
+    bool invert;
+    tok_regex re;            /* PRE_SPLIT: one of these four says where the matches are */
+    tok_scan_fn scan;        /*   pieces that cover the text, all of them matches */
+    tok_str literal;
+    bool (*is_match)(unsigned cp); /*   every such character is one match */
+    bool add_prefix_space;   /* PRE_BYTE_LEVEL */
+    bool raw;                /* PRE_BYTE_LEVEL: last stage, the model reads bytes */
+    tok_str replacement;     /* PRE_METASPACE */
+    tok_prepend prepend;
+    bool split;
+} tok_pre;
+
+/* ---- byte tries (tok_added.c) ---- */
+
+typedef struct tok_trie_node {
+    uint32_t child, sibling; /* node numbers, 0 none */
+    uint32_t token;          /* what ends here: index + 1, 0 none */
+    uint8_t byte;
+} tok_trie_node;
+
+typedef struct tok_trie {
+    tok_trie_node *nodes; /* node 0 unused */
+    uint32_t n, cap;
+    uint32_t root[256];   /* first node for each first byte */
+} tok_trie;
+
+/* ---- models ---- */
+
+typedef enum tok_model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL } tok_model_kind;
+
+typedef struct tok_model {
+    tok_model_kind kind;
+    tok_vocab vocab;
+    const tok_merge *merges; /* BPE: [merge_mask + 1] open addressing */
+    uint32_t merge_mask;
+    bool ignore_merges, byte_fallback, fuse_unk;
+    bool raw_bytes;          /* BPE: pieces are bytes, not alphabet characters */
+    bool space_boundary;     /* BPE: no merge crosses from other text into a space mark */
+    tok_str unk_token, prefix, suffix; /* suffix: end of word */
+    uint32_t unk;            /* QN_NO_TOKEN: none, or not in the vocabulary */
+    uint32_t byte_id[256];   /* raw_bytes: id of each byte's character */
+    uint32_t fallback[256];  /* id of <0xNN> */
+    double unk_score;        /* Unigram */
+    tok_trie trie;           /* Unigram: every token */
+    uint32_t max_word_chars; /* WordPiece */
+    size_t max_token;        /* bytes of the longest token */
+} tok_model;
+
+/* ---- added tokens (tok_added.c) ---- */
+
+typedef struct tok_added {
+    tok_str content;
+    uint32_t id;
+    bool lstrip, rstrip, single_word, normalized, special;
+} tok_added;
+
+/* ---- post-processor and decoder ---- */
+
+typedef struct tok_post_item {
+    bool is_text; /* the sequence; else a special token */
+    uint32_t id;
+} tok_post_item;
+
+typedef enum tok_dec_kind {
+    DEC_BYTE_LEVEL, DEC_BYTE_FALLBACK, DEC_FUSE, DEC_REPLACE, DEC_STRIP, DEC_METASPACE, DEC_WORDPIECE,
+    DEC_BPE_SUFFIX, DEC_JOIN
+} tok_dec_kind;
+
+typedef struct tok_dec {
+    tok_dec_kind kind;
+    tok_str pattern, content; /* REPLACE; STRIP, METASPACE, WORDPIECE prefix, BPE suffix use pattern */
+    tok_regex re;             /* REPLACE with a regex when re.code is set */
+    uint32_t start, stop;     /* STRIP: characters at most */
+    bool flag;                /* METASPACE: drop the first token's marks; WORDPIECE: cleanup */
+    bool joined;              /* reads one long token in fragments: an earlier stage fused */
+} tok_dec;
+
+struct qn_tokenizer {
+    qn_arena arena;
+    json_t *config;
+    tok_model model;
+    tok_added *added;        /* [n_added], in file order */
+    size_t n_added;
+    uint32_t *added_of_id;   /* [n_vocab] index of the added token + 1, 0 none */
+    tok_trie raw_trie, norm_trie;
+    bool normalized_added;   /* norm_trie holds something */
+    uint32_t n_vocab, bos, eos;
+    tok_norm *norms;
+    size_t n_norms;
+    tok_pre *pres;
+    size_t n_pres;
+    tok_post_item post[TOK_MAX_POST];
+    size_t n_post;
+    tok_dec *decs;
+    size_t n_decs;
+    void *map;               /* mapped cache behind the vocabulary arrays, or NULL */
+    size_t map_bytes;
+    void *owned[4];          /* malloc memory behind the vocabulary arrays */
+    pthread_mutex_t lock;    /* guards the pool */
+    tok_scratch *pool;
+};
+
+/* ---- scratch of one running encode ---- */
+
+typedef struct tok_symbol {
+    uint32_t id;
+    int32_t prev, next; /* -1 none; a dead symbol has id QN_NO_TOKEN */
+} tok_symbol;
+
+typedef struct tok_candidate {
+    uint64_t key; /* rank << 32 | position: lower first */
+    uint32_t id;  /* what the merge makes */
+} tok_candidate;
+
+typedef struct tok_cache_slot {
+    uint64_t key[2];  /* up to 15 bytes, the length in the last byte; 0 empty */
+    uint32_t ids[4];  /* QN_NO_TOKEN after the last */
+} tok_cache_slot;
+
+enum { TOK_CACHE_SLOTS = 1 << 15 };
+
+struct tok_scratch {
+    tok_scratch *next;
+    qn_buf clean;         /* the text with invalid UTF-8 replaced */
+    qn_buf norm[2];       /* normalizers go back and forth between these */
+    qn_buf pre[2];        /* so do pre-tokenizers that change the text */
+    qn_buf key;           /* small lookups */
+    tok_pieces list[2];
+    qn_ids text_ids;      /* ids of the whole text, for post-processors that use it twice */
+    tok_symbol *symbols;
+    size_t symbols_cap;
+    tok_candidate *heap;
+    size_t n_heap, heap_cap;
+    void *lattice;        /* Unigram */
+    size_t lattice_cap;
+    pcre2_match_data *match;
+    tok_cache_slot *cache; /* [TOK_CACHE_SLOTS] */
+};
+
+/* Take a scratch from the pool or make one; NULL without memory. Give it back with tok_scratch_put. */
+tok_scratch *tok_scratch_take(const qn_tokenizer *t);
+void tok_scratch_put(const qn_tokenizer *t, tok_scratch *sc);
+void tok_scratch_free(tok_scratch *sc);
+
+/* ---- parsing; every function names the field in its errors ---- */
+
+/* A field of an object. Absent or null gives the default. Errors: QN_FORMAT for a wrong type. */
+qn_code tok_json_bool(const json_t *o, const char *where, const char *key, bool dflt, bool *out, qn_err *err);
+qn_code tok_json_u32(const json_t *o, const char *where, const char *key, uint32_t dflt, uint32_t *out,
+                     qn_err *err);
+/* A string copied to the arena; absent or null gives s NULL. */
+qn_code tok_json_str(qn_tokenizer *t, const json_t *o, const char *where, const char *key, tok_str *out,
+                     qn_err *err);
+/* The same, but it must be there. */
+qn_code tok_json_need_str(qn_tokenizer *t, const json_t *o, const char *where, const char *key, tok_str *out,
+                          qn_err *err);
+/* "type" of a component, borrowed from the JSON. */
+qn_code tok_json_type(const json_t *o, const char *where, const char **out, qn_err *err);
+/* {"String": s} or {"Regex": s}: *regex says which; a bare string counts as String. */
+qn_code tok_json_pattern(qn_tokenizer *t, const json_t *o, const char *where, tok_str *out, bool *regex,
+                         qn_err *err);
+
+qn_code tok_parse_model(qn_tokenizer *t, const json_t *model, qn_err *err);
+qn_code tok_parse_bpe(qn_tokenizer *t, const json_t *model, qn_err *err);
+qn_code tok_parse_unigram(qn_tokenizer *t, const json_t *model, qn_err *err);
+qn_code tok_parse_added(qn_tokenizer *t, const json_t *list, qn_err *err);
+qn_code tok_parse_norm(qn_tokenizer *t, const json_t *norm, qn_err *err);
+qn_code tok_parse_pre(qn_tokenizer *t, const json_t *pre, qn_err *err);
+qn_code tok_parse_post(qn_tokenizer *t, const json_t *post, qn_err *err);
+qn_code tok_parse_dec(qn_tokenizer *t, const json_t *dec, qn_err *err);
+
+/* After everything else is known: derived tables of the model. */
+qn_code tok_bpe_prepare(qn_tokenizer *t, qn_err *err);
+
+/* Build the vocabulary arrays from tokens given as (text, id). Errors: QN_LIMIT, QN_NOMEM. */
+typedef struct tok_entry {
+    tok_str token;
+    uint32_t id;
+} tok_entry;
+qn_code tok_vocab_build(qn_tokenizer *t, const tok_entry *entries, size_t n, qn_err *err);
+
+/* ---- running ---- */
+
+/* Normalise s[0..n). The result is valid until the next call on sc: the input itself where nothing
+ * changed, else one of sc->norm. Errors: QN_NOMEM, QN_LIMIT. */
+qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, qn_err *err);
+
+/* Split `in` into pieces. *text is what the pieces point into, *list one of sc->list. */
+qn_code tok_pre_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, bool origin, tok_str *text,
+                    tok_pieces **list, qn_err *err);
+void tok_pieces_put(tok_pieces *l, size_t at, size_t len, bool origin);
+
+/* Append the ids of one piece. */
+qn_code tok_bpe_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err);
+qn_code tok_wordpiece_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err);
+qn_code tok_wordlevel_encode(const qn_tokenizer *t, tok_str piece, qn_ids *out, qn_err *err);
+qn_code tok_unigram_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err);
+
+/* Index the added tokens for matching, once the normalizers are known. */
+qn_code tok_added_index(qn_tokenizer *t, qn_err *err);
+
+/* Add a byte string; its first index stays. False without memory. */
+bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index);
+/* The node for `byte` in the sibling list that starts at `first`, or 0. */
+uint32_t tok_trie_step(const tok_trie *trie, uint32_t first, uint8_t byte);
+
+/* The longest added token at the leftmost position at or after `from`; NULL if none. */
+const tok_added *tok_trie_next(const tok_trie *trie, const qn_tokenizer *t, tok_str text, size_t from,
+                               size_t *start, size_t *end);
+
+/* ---- decoding as a stream; batch decoding pushes everything and finishes ---- */
+
+typedef struct tok_dec_state {
+    qn_buf hold;    /* bytes that wait for what follows */
+    uint32_t count; /* tokens or characters seen, by stage */
+} tok_dec_state;
+
+typedef struct tok_dec_run {
+    const qn_tokenizer *t;
+    tok_dec_state *states; /* [t->n_decs] */
+    qn_buf tmp;            /* one token's bytes */
+    qn_buf *out;
+} tok_dec_run;
+
+qn_code tok_dec_init(tok_dec_run *r, const qn_tokenizer *t, qn_err *err);
+void tok_dec_push(tok_dec_run *r, tok_str token);
+void tok_dec_finish(tok_dec_run *r);
+void tok_dec_reset(tok_dec_run *r);
+void tok_dec_release(tok_dec_run *r);
+
+#endif
