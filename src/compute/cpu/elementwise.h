@@ -9,7 +9,8 @@
  *   act         y = act(x)
  *   glu         y = act(gate) * up
  *   softcap     y = tanh(x / cap) * cap
- * Accuracy: exp within 1 ulp, tanh within 3 ulp, GELU within 8 ulp for x > -3 (tests measure it).
+ * Accuracy: exp within 1 ulp, tanh within 3 ulp; SiLU and sigmoid within 3 ulp; the relative error of
+ * both GELU forms grows with the exponent in their negative tail (7 and 20 ulp at x = -4).
  * Shapes: x, y, gate, up, w, b [n] float32; y may be x, gate or up; w and b may be NULL. Threads: any.
  */
 #ifndef QN_COMPUTE_CPU_ELEMENTWISE_H

@@ -54,12 +54,12 @@ V16_INLINE v16 v16_gelu(v16 x)
     q = v16_fma(q, t, v16_set(0.181461588f));
     q = v16_fma(q, t, v16_set(-0.0277060681f));
     q = v16_fma(q, t, v16_set(0.0870190486f));
-    q = v16_fma(q, t, v16_set(0.146062043f));
+    q = v16_fma(q, t, v16_set(0.146042064f));
     q = v16_fma(q, t, v16_set(0.151186228f));
     q = v16_fma(q, t, v16_set(0.187902391f));
     q = v16_fma(q, t, v16_set(0.197138354f));
     q = v16_fma(q, t, v16_set(0.197483778f));
-    v16 e = v16_exp(v16_mul(v16_sub(v16_set(0.0f), z), z));
+    v16 e = v16_exp(v16_mul(v16_mul(x, x), v16_set(-0.5f)));
     v16 c = v16_mul(v16_mul(e, t), q); /* erfc(z) */
     c = v16_if_less(x, v16_set(0.0f), c, v16_sub(v16_set(2.0f), c));
     return v16_mul(v16_mul(v16_set(0.5f), x), c);
