@@ -437,7 +437,8 @@ const qn_gguf_tensor *qn_gguf_at(const qn_gguf *g, size_t i) { return &g->tensor
 const qn_gguf_tensor *qn_gguf_find(const qn_gguf *g, const char *name)
 {
     qn_gguf_tensor want = {.name = name};
-    return g->n_tensors ? bsearch(&want, g->tensors, g->n_tensors, sizeof want, tensor_order) : NULL;
+    if (!g->n_tensors) return NULL;
+    return bsearch(&want, g->tensors, g->n_tensors, sizeof want, tensor_order);
 }
 
 bool qn_gguf_has(const qn_gguf *g, const char *key) { return find_key(g, key) != NULL; }

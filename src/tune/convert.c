@@ -45,8 +45,8 @@ qn_code qn_convert_check(const qn_convert_opts *o, qn_err *err)
     if (o->recipe && !o->quantize)
         return qn_err_set(err, QN_INVALID, "recipe %s needs quantize", o->recipe);
     if (o->dtype && (qn_dtype_parse(o->dtype, &dtype) || !qn_dtype_config_name(dtype)))
-        return qn_err_set(err, QN_INVALID, "no dtype \"%s\"; there are float16, bfloat16 and float32",
-                          o->dtype);
+        return qn_err_set(err, QN_INVALID, "no dtype \"%s\"; there are float16, bfloat16 and "
+                          "float32", o->dtype);
     uint32_t again = o->requant_bits;
     if (again && again != 4 && again != 5 && again != 6 && again != 8)
         return qn_err_set(err, QN_INVALID, "re-quantizing to %u bits; 4, 5, 6 and 8 are possible",

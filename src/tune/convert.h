@@ -23,7 +23,7 @@
 typedef struct qn_convert_opts { /* zero-initialise; all strings are borrowed for the call */
     const char *source;          /* a .gguf file, or a folder with config.json and safetensors */
     const char *out_dir;         /* the new folder; must not exist */
-    const char *tokenizer_dir;   /* copy the tokenizer files from here instead; NULL: the source's */
+    const char *tokenizer_dir;   /* copy the tokenizer files from here; NULL: the source's */
     const char *source_id;       /* hub id for the model card's base_model; NULL: none */
     const char *command;         /* command line for the model card; NULL: not mentioned */
     bool quantize;               /* -q */
@@ -32,7 +32,7 @@ typedef struct qn_convert_opts { /* zero-initialise; all strings are borrowed fo
     uint32_t bits, group_size;   /* 0: the default of the mode */
     const char *recipe;          /* mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6; NULL: uniform */
     const char *dtype;           /* float16, bfloat16, float32; NULL: as the source says */
-    uint32_t requant_bits;       /* GGUF types without an exact form (Q6_K, ...): 4, 5, 6, 8; 0: 8 */
+    uint32_t requant_bits;       /* for GGUF types without an MLX form: 4, 5, 6, 8; 0: 8 */
     uint64_t shard_bytes;        /* largest shard; 0: 5*2^30 */
     uint32_t n_threads;          /* 0: the number of processors */
     /* Called between pieces with bytes written and to write, and the tensor's name. Return false
@@ -49,7 +49,7 @@ typedef struct qn_convert_result {
     size_t n_tensors;       /* tensors written */
     size_t n_quantized;     /* modules in quantized form */
     double bpw_total;       /* mlx-lm's figure: 8 * bytes / parameters */
-    double bpw_quantized;   /* mlx-bun's: codes and 32 bits per group, quantized modules only; 0: none */
+    double bpw_quantized;   /* mlx-bun's: codes + 32 bits per group, quantized modules; 0: none */
     char quantization[96];  /* "4-bit g64 affine", "4-bit g32 affine, 1 module differs", "none" */
     char model_type[64];    /* config.json's model_type */
     char name[128];         /* the model's name for headings */
@@ -60,9 +60,9 @@ typedef struct qn_convert_result {
  * be NULL here. Errors: QN_INVALID, naming the option's value and the choices. */
 qn_code qn_convert_check(const qn_convert_opts *o, qn_err *err);
 
-/* Convert. On success the folder `out_dir` is complete and durable and *result is filled; on failure
- * nothing new exists. Errors: those of qn_convert_check, QN_NOT_FOUND (source), QN_FORMAT (foreign
- * bytes), QN_UNSUPPORTED (architecture, tensor type, tokenizer; names it), QN_CANCELLED, QN_IO,
+/* Convert. On success the folder `out_dir` is complete and durable and *result is filled; on
+ * failure nothing new exists. Errors: those of qn_convert_check, QN_NOT_FOUND (source), QN_FORMAT
+ * (foreign bytes), QN_UNSUPPORTED (architecture, tensor type, tokenizer; names it), QN_CANCELLED, QN_IO,
  * QN_NOMEM. */
 qn_code qn_convert(const qn_convert_opts *o, qn_convert_result *result, qn_err *err);
 

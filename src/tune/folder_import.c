@@ -1,4 +1,4 @@
-/* folder_import.c - a model folder with safetensors as items of a job (spec quantize-eval A3 to A5).
+/* folder_import.c - a model folder with safetensors as items of a job (quantize-eval A3 to A5).
  *
  * Families whose raw tensors already have MLX's names and layouts pass as they are, after the steps
  * that the llama-like families share: rotary inv_freq and a tied lm_head are dropped, experts that
@@ -95,9 +95,9 @@ static qn_code check_foreign(const source *s, qn_err *err)
 static qn_code check_family(const source *s, qn_err *err)
 {
     static const char *const plain[] = {
-        "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gemma", "gemma2",
-        "gemma3_text", "phi3", "olmo2", "olmo3", "cohere", "cohere2", "granite", "starcoder2",
-        "smollm3", "helium", "seed_oss", "ernie4_5", "internlm3", "mimo", "exaone4", "olmoe",
+        "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gemma",
+        "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3", "cohere", "cohere2", "granite",
+        "starcoder2", "smollm3", "helium", "seed_oss", "ernie4_5", "internlm3", "mimo", "exaone4", "olmoe",
         "glm", "glm4", "stablelm", "phi", "iquestcoder"};
     const char *type = s->job->model_type;
     if (qn_shards_find(s->shards, "model.language_model.embed_tokens.weight"))
@@ -208,12 +208,14 @@ static qn_code add_stack(source *s, const qn_stored *t, const expert_name *e, qn
             cap = cap ? 2 * cap : 64;
             const void **more = qn_arena_take(&job->arena, cap, sizeof *more);
             if (!more || cap > MAX_EXPERTS)
-                return qn_err_set(err, QN_LIMIT, "tensor %s: more than %d experts", name, MAX_EXPERTS);
+                return qn_err_set(err, QN_LIMIT, "tensor %s: more than %d experts", name,
+                                  MAX_EXPERTS);
             if (n) memcpy(more, experts, n * sizeof *more);
             experts = more;
         }
         if (x->rank != 2 || x->dtype != t->dtype || memcmp(x->dims, t->dims, 2 * sizeof *t->dims))
-            return qn_err_set(err, QN_FORMAT, "tensor %s differs in shape or type from expert 0", name);
+            return qn_err_set(err, QN_FORMAT, "tensor %s differs in shape or type from expert 0",
+                              name);
         experts[n] = x->data;
     }
     char path[1024];
@@ -335,7 +337,8 @@ static qn_code describe_source(source *s, qn_err *err)
     if (rc) return rc;
     const char *type = json_string_value(json_object_get(s->raw, "model_type"));
     if (!type)
-        return qn_err_set(err, QN_FORMAT, "%s/config.json: model_type is missing", job->opts->source);
+        return qn_err_set(err, QN_FORMAT, "%s/config.json: model_type is missing",
+                          job->opts->source);
     snprintf(job->model_type, sizeof job->model_type, "%s", type);
     read_cast(s);
     s->tied = is_tied(s);

@@ -28,9 +28,9 @@ qn_code qn_gguf_family_of(const qn_gguf *g, const qn_gguf_family **out, qn_err *
         if (strlen(families[i].arch) == arch.n && !memcmp(families[i].arch, arch.p, arch.n))
             return QN_OK;
     }
-    return qn_err_set(err, QN_UNSUPPORTED, "GGUF architecture \"%.*s\" is not supported yet: llama, "
-                      "mistral, qwen2, qwen3, qwen3moe, gemma and gemma2 are", (int)(arch.n < 64 ? arch.n : 64),
-                      arch.p);
+    return qn_err_set(err, QN_UNSUPPORTED, "GGUF architecture \"%.*s\" is not supported yet: "
+                      "llama, mistral, qwen2, qwen3, qwen3moe, gemma and gemma2 are",
+                      (int)(arch.n < 64 ? arch.n : 64), arch.p);
 }
 
 /* "ARCH.name" in `key`, for the getters. */
@@ -131,8 +131,9 @@ static double llama3_divisor(double theta, uint64_t d_head, size_t i, double fac
     return 1.0 / ((1.0 - smooth) / factor + smooth);
 }
 
-/* rope_freqs.weight holds those divisors; config.json holds the rule, so the rule must give them. */
-static qn_code llama3_scaling(const qn_gguf_tensor *t, const qn_gguf_dims *d, json_t *c, qn_err *err)
+/* rope_freqs.weight holds those divisors; config.json holds the rule, which must give them. */
+static qn_code llama3_scaling(const qn_gguf_tensor *t, const qn_gguf_dims *d, json_t *c,
+                              qn_err *err)
 {
     if (t->type != QN_GGUF_T_F32 || t->n_elements != d->d_head / 2)
         return qn_err_set(err, QN_FORMAT, "tensor %s must hold %llu float32", t->name,
@@ -150,8 +151,8 @@ static qn_code llama3_scaling(const qn_gguf_tensor *t, const qn_gguf_dims *d, js
     }
     free(v);
     if (!same)
-        return qn_err_set(err, QN_UNSUPPORTED, "tensor %s is not Llama 3's rope scaling (factor %g, "
-                          "1, 4, 8192); other tables are not supported yet", t->name, factor);
+        return qn_err_set(err, QN_UNSUPPORTED, "tensor %s is not Llama 3's rope scaling (factor "
+                          "%g, 1, 4, 8192); other tables are not supported yet", t->name, factor);
     json_t *o = scaling_object("llama3", factor);
     json_object_set_new(o, "low_freq_factor", json_real(1.0));
     json_object_set_new(o, "high_freq_factor", json_real(4.0));
@@ -204,8 +205,8 @@ static qn_code add_experts(const qn_gguf *g, const qn_gguf_family *f, json_t *c,
     return QN_OK;
 }
 
-static qn_code add_gemma2(const qn_gguf *g, const qn_gguf_family *f, const qn_gguf_dims *d, json_t *c,
-                          qn_err *err)
+static qn_code add_gemma2(const qn_gguf *g, const qn_gguf_family *f, const qn_gguf_dims *d,
+                          json_t *c, qn_err *err)
 {
     char key[MAX_KEY];
     double attn, final;
@@ -231,8 +232,8 @@ static qn_code add_biases(const qn_gguf *g, const qn_gguf_family *f, json_t *c, 
     bool mlp = qn_gguf_find(g, "blk.0.ffn_up.bias") != NULL;
     if (f->traits & QN_FAM_BIAS) return QN_OK;
     if (attention && !qn_gguf_find(g, "blk.0.attn_output.bias"))
-        return qn_err_set(err, QN_UNSUPPORTED, "%s with biases on Q, K and V alone is not supported "
-                          "yet", f->arch);
+        return qn_err_set(err, QN_UNSUPPORTED, "%s with biases on Q, K and V alone is not "
+                          "supported yet", f->arch);
     json_object_set_new(c, "attention_bias", json_boolean(attention));
     json_object_set_new(c, "mlp_bias", json_boolean(mlp));
     return QN_OK;

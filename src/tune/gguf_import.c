@@ -77,8 +77,8 @@ static qn_code check_head_rows(const qn_gguf_tensor *t, uint64_t n_heads, uint64
 {
     uint64_t n_rows = t->rank == 1 ? t->n_elements : t->n_elements / t->dims[t->rank - 1];
     if (n_rows == n_heads * d_head) return QN_OK;
-    return qn_err_set(err, QN_FORMAT, "tensor %s has %llu rows, %llu heads of %llu need %llu", t->name,
-                      (unsigned long long)n_rows, (unsigned long long)n_heads,
+    return qn_err_set(err, QN_FORMAT, "tensor %s has %llu rows, %llu heads of %llu need %llu",
+                      t->name, (unsigned long long)n_rows, (unsigned long long)n_heads,
                       (unsigned long long)d_head, (unsigned long long)(n_heads * d_head));
 }
 
@@ -89,9 +89,9 @@ static qn_code check_layout(const qn_gguf_tensor *t, const qn_gguf_layout **out,
     if (l && l->readable) return QN_OK;
     char number[16];
     snprintf(number, sizeof number, "%u", t->type);
-    return qn_err_set(err, QN_UNSUPPORTED, "tensor %s has GGUF type %s, which is not supported; F32, "
-                      "F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and MXFP4 are",
-                      t->name, l ? l->name : number);
+    return qn_err_set(err, QN_UNSUPPORTED, "tensor %s has GGUF type %s, which is not supported; "
+                      "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and MXFP4 "
+                      "are", t->name, l ? l->name : number);
 }
 
 /* A tensor as an item: a vector whose elements are permuted is seen as rows of one element. */
@@ -119,7 +119,8 @@ static qn_code add_item(qn_job *job, const qn_gguf_family *f, const qn_gguf_dims
     if (permuted) it->rows.head_rows = (uint32_t)d->d_head;
     if (permuted && t->rank == 1) {
         if (l->block_items != 1)
-            return qn_err_set(err, QN_UNSUPPORTED, "tensor %s is a bias of type %s", t->name, l->name);
+            return qn_err_set(err, QN_UNSUPPORTED, "tensor %s is a bias of type %s", t->name,
+                              l->name);
         it->rows.n_rows = it->rows.n_in;
         it->rows.n_in = 1;
     }

@@ -68,8 +68,8 @@ static qn_code read_vocab(qn_job *job, vocab *v, qn_err *err)
     qn_code rc = qn_gguf_list(g, "tokenizer.ggml.tokens", &tokens, err);
     if (rc) return rc;
     if (tokens.n == 0 || tokens.n > MAX_VOCAB)
-        return qn_err_set(err, QN_LIMIT, "key tokenizer.ggml.tokens has %zu tokens, it must be 1 to "
-                          "%d", tokens.n, MAX_VOCAB);
+        return qn_err_set(err, QN_LIMIT, "key tokenizer.ggml.tokens has %zu tokens, it must be 1 "
+                          "to %d", tokens.n, MAX_VOCAB);
     v->n = tokens.n;
     v->tokens = qn_arena_take(&job->arena, v->n, sizeof *v->tokens);
     if (!v->tokens) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
@@ -77,8 +77,8 @@ static qn_code read_vocab(qn_job *job, vocab *v, qn_err *err)
     if (!qn_gguf_has(g, "tokenizer.ggml.token_type")) return QN_OK;
     if ((rc = qn_gguf_list(g, "tokenizer.ggml.token_type", &v->types, err))) return rc;
     if (v->types.n == v->n && v->types.kind != QN_GGUF_STRING) return QN_OK;
-    return qn_err_set(err, QN_FORMAT, "key tokenizer.ggml.token_type has %zu numbers for %zu tokens",
-                      v->types.n, v->n);
+    return qn_err_set(err, QN_FORMAT, "key tokenizer.ggml.token_type has %zu numbers for %zu "
+                      "tokens", v->types.n, v->n);
 }
 
 /* ---- parts of tokenizer.json ---- */
@@ -92,8 +92,10 @@ static qn_code make_ids(vocab *v, json_t *model, qn_err *err)
         const json_t *seen = json_object_getn(v->ids, t.p, t.n);
         if (seen)
             return qn_err_set(err, QN_FORMAT, "token text \"%.*s\" belongs to ids %lld and %zu",
-                              (int)(t.n < 64 ? t.n : 64), t.p, (long long)json_integer_value(seen), i);
-        if (memchr(t.p, 0, t.n) || json_object_setn_new(v->ids, t.p, t.n, json_integer((json_int_t)i)))
+                              (int)(t.n < 64 ? t.n : 64), t.p,
+                              (long long)json_integer_value(seen), i);
+        json_t *id = json_integer((json_int_t)i);
+        if (json_object_setn_new(v->ids, t.p, t.n, id) || memchr(t.p, 0, t.n))
             return qn_err_set(err, QN_FORMAT, "token %zu is not UTF-8 text without NUL", i);
     }
     return QN_OK;
@@ -216,8 +218,8 @@ static qn_code find_pre(const qn_gguf *g, const pre_rule **out, qn_err *err)
         *out = &pre_rules[i];
         if (str_is(pre, pre_rules[i].name)) return QN_OK;
     }
-    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer pre-processing \"%.*s\" is not supported yet; "
-                      "name a folder with the tokenizer's own files (--tokenizer DIR)",
+    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer pre-processing \"%.*s\" is not supported "
+                      "yet; name a folder with the tokenizer's own files (--tokenizer DIR)",
                       (int)(pre.n < 64 ? pre.n : 64), pre.p);
 }
 
@@ -293,8 +295,8 @@ static qn_code rebuild_merges(qn_job *job, const vocab *v, json_t *model, qn_err
     qn_code rc = qn_gguf_list(job->gguf, "tokenizer.ggml.scores", &scores, err);
     if (rc) return rc;
     if (scores.n != v->n || scores.kind == QN_GGUF_STRING)
-        return qn_err_set(err, QN_FORMAT, "key tokenizer.ggml.scores has %zu numbers for %zu tokens",
-                          scores.n, v->n);
+        return qn_err_set(err, QN_FORMAT, "key tokenizer.ggml.scores has %zu numbers for %zu "
+                          "tokens", scores.n, v->n);
     merge_list l = {0};
     bool ok = true;
     for (size_t id = 0; ok && id < v->n; id++) ok = add_splits(v, &scores, id, &l);
@@ -326,8 +328,8 @@ static json_t *replace_step(const char *from, const char *to)
 static json_t *piece_normalizer(bool prefix)
 {
     if (!prefix) return replace_step(" ", BLOCK);
-    return json_pack("{s:s, s:[{s:s, s:s}, o]}", "type", "Sequence", "normalizers", "type", "Prepend",
-                     "prepend", BLOCK, replace_step(" ", BLOCK));
+    return json_pack("{s:s, s:[{s:s, s:s}, o]}", "type", "Sequence", "normalizers", "type",
+                     "Prepend", "prepend", BLOCK, replace_step(" ", BLOCK));
 }
 
 static json_t *piece_decoder(bool prefix)
@@ -454,9 +456,9 @@ static qn_code build(qn_job *job, vocab *v, json_t *t, bool *add_bos, qn_err *er
     json_object_set_new(t, "added_tokens", added_tokens(v));
     if (str_is(model, "gpt2")) return build_byte_level(job, v, t, add_bos, err);
     if (str_is(model, "llama")) return build_pieces(job, v, t, add_bos, err);
-    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer model \"%.*s\" is not supported yet, gpt2 and "
-                      "llama are; name a folder with the tokenizer's own files (--tokenizer DIR)",
-                      (int)(model.n < 64 ? model.n : 64), model.p);
+    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer model \"%.*s\" is not supported yet, gpt2 "
+                      "and llama are; name a folder with the tokenizer's own files (--tokenizer "
+                      "DIR)", (int)(model.n < 64 ? model.n : 64), model.p);
 }
 
 qn_code qn_write_gguf_tokenizer(qn_job *job, const char *dir, qn_err *err)

@@ -144,7 +144,8 @@ static void *run_slice(void *arg)
     if (it->spec.mode == QN_Q_NONE)
         s->failed = qn_rows_dense(&it->rows, s->r0, s->r1, it->dtype, s->dense);
     else
-        s->failed = qn_rows_pack(&it->rows, s->r0, s->r1, &it->spec, it->dtype, it->keep, s->packed);
+        s->failed = qn_rows_pack(&it->rows, s->r0, s->r1, &it->spec, it->dtype, it->keep,
+                                 s->packed);
     return NULL;
 }
 
@@ -182,7 +183,8 @@ static qn_code make_rows(const qn_job *job, const qn_item *it, size_t r0, size_t
     }
     if (!failed) return QN_OK;
     return qn_err_set(err, QN_LIMIT, "tensor %s: a value does not fit into %s, or memory ran out; "
-                      "--dtype float32 holds every value", it->name, qn_dtype_config_name(it->dtype));
+                      "--dtype float32 holds every value", it->name,
+                      qn_dtype_config_name(it->dtype));
 }
 
 /* ---- writing ---- */

@@ -80,9 +80,9 @@ qn_code qn_import_folder(qn_job *job, qn_err *err);
  * GGUF file. Errors: QN_UNSUPPORTED (names the tokenizer), QN_FORMAT, QN_IO, QN_NOMEM. */
 qn_code qn_write_gguf_tokenizer(qn_job *job, const char *dir, qn_err *err);
 
-/* Copy the files that belong beside the tensors (A6) from `from` to `dir`: the tokenizer's, and with
- * `all` generation_config.json, code and processor files too. Errors: QN_IO, QN_LIMIT, QN_NOT_FOUND
- * when there is no tokenizer file and `all` is false. */
+/* Copy the files that belong beside the tensors (A6) from `from` to `dir`: the tokenizer's, and
+ * with `all` generation_config.json, code and processor files too. Errors: QN_IO, QN_LIMIT,
+ * QN_NOT_FOUND when there is no tokenizer file and `all` is false. */
 qn_code qn_copy_side_files(const char *from, const char *dir, bool all, qn_err *err);
 
 /* Append v as JSON with 2 spaces of indent, doubles in their shortest exact form, short arrays of

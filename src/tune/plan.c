@@ -11,7 +11,8 @@ static bool ends_with(const char *s, const char *tail)
     return n >= m && !strcmp(s + n - m, tail);
 }
 
-/* The last components of `path` are `tail`: "x.mlp.gate" ends with "mlp.gate", "x.amlp.gate" not. */
+/* The last components of `path` are `tail`: "x.mlp.gate" ends with "mlp.gate", "x.amlp.gate" does
+ * not. */
 static bool path_ends(const char *path, const char *tail)
 {
     size_t n = strlen(path), m = strlen(tail);
@@ -114,8 +115,8 @@ static qn_code locate_layer(const qn_job *job, recipe *r, qn_err *err)
             return QN_OK;
         }
     }
-    return qn_err_set(err, QN_INVALID, "recipe %s needs a model with down_proj matrices in numbered "
-                      "layers, this one has none", r->name);
+    return qn_err_set(err, QN_INVALID, "recipe %s needs a model with down_proj matrices in "
+                      "numbered layers, this one has none", r->name);
 }
 
 static uint32_t recipe_bits(const recipe *r, const char *path)

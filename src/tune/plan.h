@@ -8,8 +8,8 @@
 
 #include "tune/job.h"
 
-/* True if tensor `name` of this rank is the weight of a module that has a quantized form: rank 2, or
- * an expert stack of rank 3, named *.weight, not a norm and not a convolution (no failure). */
+/* True if tensor `name` of this rank is the weight of a module that has a quantized form: rank 2,
+ * or an expert stack of rank 3, named *.weight, not a norm and not a convolution (no failure). */
 bool qn_is_module_weight(const char *name, uint32_t rank);
 
 /* True if the family keeps this router as a plain tensor, never quantized (no failure). */

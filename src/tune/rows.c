@@ -95,7 +95,8 @@ typedef struct row_out { /* where one row of a packed matrix goes */
     size_t n_groups;
 } row_out;
 
-static row_out out_at(const qn_packed *p, size_t r, size_t n_in, const qn_qspec *spec, qn_dtype dtype)
+static row_out out_at(const qn_packed *p, size_t r, size_t n_in, const qn_qspec *spec,
+                      qn_dtype dtype)
 {
     size_t n_groups = n_in / spec->group_size;
     size_t scale_bytes = spec->mode == QN_Q_AFFINE ? qn_dtype_size(dtype) : 1;
@@ -119,7 +120,8 @@ static bool keep_mlx_row(const qn_rows *rows, size_t r, qn_dtype dtype, row_out 
     size_t size = qn_dtype_size(dtype);
     for (size_t g = 0; g < o->n_groups; g++) {
         float s = qn_qscale(m, r, g), b = qn_qbias(m, r, g);
-        ok &= narrow(o->scales + g * size, dtype, &s, 1) & narrow(o->biases + g * size, dtype, &b, 1);
+        ok &= narrow(o->scales + g * size, dtype, &s, 1);
+        ok &= narrow(o->biases + g * size, dtype, &b, 1);
     }
     return ok;
 }

@@ -30,7 +30,7 @@ typedef struct qn_rows {
     qn_matrix matrix;             /* MLX */
     const qn_gguf_layout *layout; /* GGUF */
     const uint8_t *blocks;        /* GGUF: the first row */
-    uint32_t head_rows;           /* GGUF: rows per head to un-permute for split-half rope; 0: none */
+    uint32_t head_rows;           /* GGUF: rows per head to un-permute; 0: none */
     float shift;                  /* GGUF: added to every value (-1 for gemma's norms) */
 } qn_rows;
 
