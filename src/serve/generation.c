@@ -21,6 +21,7 @@
 
 enum {
     PREPARE_QUEUE = 64,           /* requests waiting for the preparing thread */
+    GENERATION_QUEUE = 64,        /* requests waiting for the engine */
     SLOW_READER_BYTES = 1 << 20,  /* unsent bytes of a stream before its client is given up */
     WAKE_MS = 1000,               /* how often the pump looks for silent streams */
     N_HANGUPS = 64
@@ -51,6 +52,9 @@ static bool submit(qn_exchange *x, qn_http_error *e)
 {
     qn_generation *g = &x->gen;
     const qn_loaded *loaded = x->server->opts.loaded;
+    qn_engine_stats now;
+    qn_engine_stats_get(x->server->opts.engine, &now);
+    if (now.waiting_rows >= GENERATION_QUEUE) return qn_fail_queue(e);
     qn_request req = {
         .prompt = g->prompt.data, .n_prompt = g->prompt.len, .max_tokens = g->max_tokens,
         .eos = loaded->eos, .n_eos = loaded->n_eos, .sampling = g->fields.sampling,

@@ -21,6 +21,7 @@
 
 enum { BODY_LIMIT_BYTES = 128 << 20, PING_MS = 15000, BACKLOG = 256, FORCED_END_MS = 5000 };
 
+static const char default_host[] = "127.0.0.1";
 static const char *const any_origin[] = {"*", NULL};
 
 /* ---- the listening socket ---- */
@@ -85,12 +86,22 @@ static qn_code listen_unix(qn_server *s, qn_err *err)
     return QN_OK;
 }
 
+qn_code qn_server_check_address(const qn_server_opts *opts, qn_err *err)
+{
+    if (opts->unix_path) return QN_OK;
+    qn_server probe = {.opts = *opts};
+    if (!probe.opts.host) probe.opts.host = default_host;
+    qn_code rc = listen_tcp(&probe, err);
+    if (!rc) close(probe.listen_fd);
+    return rc;
+}
+
 /* ---- start ---- */
 
 static void fill_defaults(qn_server *s)
 {
     qn_server_opts *o = &s->opts;
-    if (!o->host) o->host = "127.0.0.1";
+    if (!o->host) o->host = default_host;
     if (!o->body_limit_bytes) o->body_limit_bytes = BODY_LIMIT_BYTES;
     if (!o->ping_ms) o->ping_ms = PING_MS;
     s->origins = o->allowed_origins ? o->allowed_origins : any_origin;

@@ -40,6 +40,10 @@ typedef struct qn_server_opts {
  * unknown or in use: names it), QN_NOMEM, QN_INVALID. */
 qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err);
 
+/* Try the address and let it go again, so that a port in use is known before a model is loaded.
+ * Errors: as qn_server_start for the address. */
+qn_code qn_server_check_address(const qn_server_opts *opts, qn_err *err);
+
 /* The port in use; 0 on a unix socket (no failure). */
 uint16_t qn_server_port(const qn_server *s);
 

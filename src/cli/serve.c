@@ -1,0 +1,193 @@
+/* serve.c - "quern serve": one model behind HTTP. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "cli/pick.h"
+#include "cli/session.h"
+#include "cli/stop.h"
+#include "cli/verbs.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/rt.h"
+#include "serve/server.h"
+
+enum { KEY_FILE_MAX = 1 << 16, MAX_KEYS = 64 };
+
+typedef struct keys {
+    char *file;                      /* text of --api-key-file, cut into lines */
+    const char *list[MAX_KEYS + 1];  /* NULL terminated */
+    size_t n;
+} keys;
+
+static qn_code read_keys(keys *k, const qn_args *args, qn_err *err)
+{
+    size_t n, size;
+    const char *const *given = qn_arg_words(args, "api-key", &n);
+    for (size_t i = 0; i < n && k->n < MAX_KEYS; i++) k->list[k->n++] = given[i];
+    const char *path = qn_arg_str(args, "api-key-file");
+    if (!path) return QN_OK;
+    qn_code rc = qn_file_read(path, KEY_FILE_MAX, &k->file, &size, err);
+    if (rc) return rc;
+    char *rest = NULL;
+    for (char *line = strtok_r(k->file, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
+        if (k->n == MAX_KEYS) return qn_err_set(err, QN_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
+        k->list[k->n++] = line;
+    }
+    if (!k->n) return qn_err_set(err, QN_INVALID, "%s holds no key; right would be one key a line", path);
+    return QN_OK;
+}
+
+static void announce(const qn_server *server, const qn_session *s)
+{
+    if (!qn_is_terminal(stdout)) {
+        printf("listening on %s model=%s\n", qn_server_url(server), s->loaded->id);
+        fflush(stdout);
+        return;
+    }
+    char lines[4][512];
+    snprintf(lines[0], sizeof lines[0], "serving %s", s->loaded->id);
+    snprintf(lines[1], sizeof lines[1], "API     %s/v1", qn_server_url(server));
+    snprintf(lines[2], sizeof lines[2], "ready   in %.2f s", s->load_ms / 1000);
+    snprintf(lines[3], sizeof lines[3], "Ctrl-C  ends it after the running requests");
+    const char *const shown[] = {lines[0], lines[1], lines[2], lines[3]};
+    qn_box(stderr, shown, 4);
+}
+
+/* What requests get that say nothing: the command line, else the model's own, else the built-ins. */
+static qn_request_defaults read_defaults(const qn_args *args, const qn_session *s)
+{
+    qn_request_defaults d = {.sampling = qn_sampling_read(args, s->loaded->folder),
+                             .sampling_explicit = qn_arg_given(args, "temperature"),
+                             .max_tokens = qn_arg_given(args, "max-tokens") ? qn_arg_int(args, "max-tokens") : -1};
+    const json_t *own = json_object_get(qn_folder_generation(s->loaded->folder), "temperature");
+    if (!d.sampling_explicit && !json_is_number(own)) d.sampling.temperature = 0.7f;
+    return d;
+}
+
+static qn_code read_template_args(const qn_args *args, json_t **out, qn_err *err)
+{
+    const char *text = qn_arg_str(args, "chat-template-args");
+    *out = NULL;
+    if (!text) return QN_OK;
+    *out = json_loads(text, 0, NULL);
+    if (json_is_object(*out)) return QN_OK;
+    json_decref(*out);
+    *out = NULL;
+    return qn_err_set(err, QN_INVALID, "--chat-template-args expects a JSON object, not %.60s", text);
+}
+
+static int serve(const qn_args *args, const qn_session *s, const keys *k, const json_t *template_args)
+{
+    size_t n_origins;
+    qn_err err = {0};
+    qn_server *server;
+    const qn_server_opts so = {
+        .host = qn_arg_str(args, "host"), .port = (uint16_t)qn_arg_int(args, "port"),
+        .unix_path = qn_arg_str(args, "unix"), .engine = s->engine, .loaded = s->loaded, .api_keys = k->list,
+        .allowed_origins = qn_arg_words(args, "allowed-origins", &n_origins), .defaults = read_defaults(args, s),
+        .template_args = template_args,
+    };
+    if (qn_server_start(&server, &so, &err)) return qn_fail(&err);
+    announce(server, s);
+    qn_stop_wait();
+    fputs("stopping; running requests may finish\n", stderr);
+    unsigned ended = qn_server_stop(server, (uint32_t)qn_rt_number("SHUTDOWN_TIMEOUT_MS", 120000));
+    if (ended) fprintf(stderr, "%u requests were ended before they were done\n", ended);
+    return QN_EXIT_OK;
+}
+
+static int open_and_serve(const qn_args *args, const keys *k, const json_t *template_args)
+{
+    qn_err err = {0};
+    qn_session s;
+    if (qn_session_open(&s, args, qn_arg_pos(args, 0), (uint32_t)qn_arg_int(args, "batch"), &err)) {
+        int status = qn_fail(&err);
+        return qn_stop_asked() ? QN_EXIT_OK : status;
+    }
+    if (qn_arg_str(args, "alias")) {
+        char *name = strdup(qn_arg_str(args, "alias"));
+        if (name) {
+            free(s.loaded->id);
+            s.loaded->id = name;
+        }
+    }
+    int status = serve(args, &s, k, template_args);
+    qn_session_close(&s);
+    return status;
+}
+
+static int run_serve(const qn_args *args)
+{
+    qn_err err = {0};
+    keys k = {0};
+    json_t *template_args = NULL;
+    qn_level level = QN_INFO;
+    qn_level_parse(qn_arg_str(args, "log-level"), &level);
+    qn_log_set_level(level);
+    int status;
+    if (read_keys(&k, args, &err) || read_template_args(args, &template_args, &err)) {
+        status = qn_fail_usage(&err);
+    } else {
+        qn_stop_catch();
+        status = open_and_serve(args, &k, template_args);
+    }
+    json_decref(template_args);
+    free(k.file);
+    return status;
+}
+
+static const qn_opt http_opts[] = {
+    {.name = "host", .kind = QN_OPT_STR, .arg = "ADDRESS", .dflt = "127.0.0.1", .help = "address to listen on"},
+    {.name = "port", .kind = QN_OPT_INT, .min = 0, .max = 65535, .dflt = "8080", .help = "port; 0 takes a free one"},
+    {.name = "unix", .kind = QN_OPT_STR, .arg = "PATH", .help = "listen on a socket in the file system instead"},
+    {.name = "api-key", .kind = QN_OPT_LIST, .arg = "KEY", .help = "clients must show one of these keys"},
+    {.name = "api-key-file", .kind = QN_OPT_STR, .arg = "FILE", .help = "the same from a file, one key a line"},
+    {.name = "allowed-origins", .kind = QN_OPT_LIST, .dflt = "*", .help = "web pages that may ask"},
+    {.name = "alias", .kind = QN_OPT_STR, .arg = "NAME", .help = "the model's name for clients"},
+    {.name = "served-model-name", .kind = QN_OPT_STR, .same_as = "alias", .hidden = true},
+    {.name = "log-level", .kind = QN_OPT_ENUM, .dflt = "INFO",
+     .choices = "DEBUG|INFO|WARNING|ERROR|CRITICAL|debug|info|warning|error|critical", .arg = "LEVEL",
+     .help = "DEBUG, INFO, WARNING, ERROR or CRITICAL"},
+    {.name = "no-open", .kind = QN_OPT_BOOL, .ignored = "a browser is never opened", .hidden = true},
+    {0},
+};
+static const qn_opt request_opts[] = {
+    {.name = "batch", .kind = QN_OPT_INT, .min = 1, .max = 256, .dflt = "8",
+     .help = "requests that run at once; further ones wait"},
+    {.name = "decode-concurrency", .kind = QN_OPT_INT, .min = 1, .max = 256, .same_as = "batch", .hidden = true},
+    {.name = "max-num-seqs", .kind = QN_OPT_INT, .min = 1, .max = 256, .same_as = "batch", .hidden = true},
+    {.name = "max-tokens", .kind = QN_OPT_INT, .min = 1, .max = 1e7,
+     .help = "longest reply where a request does not say; without it: the context for chat, 512 for completions"},
+    {.name = "chat-template-args", .kind = QN_OPT_STR, .arg = "JSON", .help = "variables for the chat template"},
+    {.name = "prompt-cache", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_GIB, .refused = "the prompt cache",
+     .hidden = true},
+    {.name = "prompt-cache-size", .kind = QN_OPT_INT, .refused = "the prompt cache", .hidden = true},
+    {.name = "prompt-cache-bytes", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_BYTES, .refused = "the prompt cache",
+     .hidden = true},
+    {.name = "prompt-concurrency", .kind = QN_OPT_INT, .ignored = "prompts share one step", .hidden = true},
+    {.name = "prefill-step-size", .kind = QN_OPT_INT, .ignored = "the engine plans its steps itself", .hidden = true},
+    {.name = "chat-template", .kind = QN_OPT_STR, .refused = "replacing the model's chat template", .hidden = true},
+    {.name = "isolate", .kind = QN_OPT_BOOL, .refused = "an engine in a process of its own", .hidden = true},
+    {.name = "model-pool", .kind = QN_OPT_INT, .refused = "several models", .hidden = true},
+    {.name = "ssd-cache", .kind = QN_OPT_STR, .refused = "the disk tier of the prompt cache", .hidden = true},
+    {.name = "paged-kv", .kind = QN_OPT_BOOL, .ignored = "the KV cache is always paged", .hidden = true},
+    {0},
+};
+static const qn_opt_group groups[] = {
+    {"HTTP", http_opts}, {"Requests", request_opts}, {"Model", qn_opts_model},
+    {"Sampling where a request does not say", qn_opts_sampling}, {"Device", qn_opts_device},
+    {"Known from mlx_lm", qn_opts_refused}, {0}};
+static const qn_pos pos[] = {{"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
+const qn_verb qn_verb_serve = {
+    .name = "serve", .summary = "answer the OpenAI protocol over HTTP", .pos = pos, .groups = groups,
+    .about = "Off a terminal one line on stdout says when requests are taken:\n"
+             "listening on http://HOST:PORT model=NAME. SIGINT and SIGTERM let running requests finish; a\n"
+             "second signal ends at once. Temperature, top-p and top-k come from the model's\n"
+             "generation_config.json unless they are given; without both the temperature is 0.7.\n",
+    .examples = "  quern serve smollm2\n  quern serve ./my-model --host 0.0.0.0 --port 8000 --api-key secret\n",
+    .run = run_serve,
+};

@@ -1,0 +1,110 @@
+"""A running `quern serve` for the API tests.
+
+QUERN_BIN (or QUERN) is the program, QUERN_MODEL the converted SmolLM2-135M-Instruct: a folder, or the
+name that `quern ls` gives it, which is also looked for when the variable is unset. Without a model the
+tests are skipped, loudly.
+"""
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+
+import httpx
+import openai
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+QUERN_BIN = (os.environ.get("QUERN_BIN") or os.environ.get("QUERN")
+             or os.path.join(ROOT, "build", "release", "quern"))
+START_SECONDS = 120
+
+
+def find_model():
+    """The model to serve, or "" if this machine has none."""
+    if os.environ.get("QUERN_MODEL"):
+        return os.environ["QUERN_MODEL"]
+    try:
+        done = subprocess.run([QUERN_BIN, "ls", "--ids"], capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next((i for i in done.stdout.decode().split() if "SmolLM2-135M-Instruct" in i), "")
+
+
+QUERN_MODEL = find_model()
+
+
+class Server:
+    """One `quern serve` process; `log` is what it wrote to stderr so far."""
+
+    def __init__(self, *args, env=None):
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen([QUERN_BIN, "serve", QUERN_MODEL, "--port", "0", *args],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors,
+                                        env=dict(os.environ, **(env or {})))
+        killer = threading.Timer(START_SECONDS, self.process.kill)
+        killer.start()
+        line = self.process.stdout.readline().decode()
+        killer.cancel()
+        match = re.fullmatch(r"listening on (http://\S+:(\d+)) model=(\S+)\n", line)
+        assert match, f"no address from the server: {line!r}\n{self.log}"
+        self.url, self.port, self.model = match[1], int(match[2]), match[3]
+
+    @property
+    def log(self):
+        self.errors.seek(0)
+        return self.errors.read().decode("utf-8", "replace")
+
+    def stop(self, number=signal.SIGTERM):
+        """End it as a user would; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def client(self, **kwargs):
+        return openai.OpenAI(base_url=self.url + "/v1", api_key="unused", max_retries=0, timeout=120, **kwargs)
+
+
+@pytest.fixture(scope="session")
+def need_model():
+    if not QUERN_MODEL:
+        pytest.skip("no SmolLM2-135M-Instruct here (QUERN_MODEL, quern ls): nothing to serve")
+    assert os.path.exists(QUERN_BIN), f"{QUERN_BIN} is missing: build it first, or set QUERN_BIN"
+
+
+@pytest.fixture
+def start(need_model):
+    """Start servers with options of a test's own; they end with the test."""
+    running = []
+
+    def begin(*args, **kwargs):
+        running.append(Server(*args, **kwargs))
+        return running[-1]
+
+    yield begin
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(need_model):
+    one = Server("--batch", "8")
+    yield one
+    assert one.process.poll() is None, f"a request ended the server:\n{one.log[-4000:]}"
+    assert one.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    return server.client()
+
+
+@pytest.fixture(scope="session")
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=120) as c:
+        yield c
