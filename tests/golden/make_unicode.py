@@ -6,7 +6,7 @@ Usage: python tests/golden/make_unicode.py > src/text/unicode_data.inc
 import unicodedata
 
 import tokenizers
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 CATS = ("Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp "
         "Cc Cf Co Cs").split()
@@ -50,6 +50,37 @@ def ranges_since(table, version):
     return runs
 
 
+def runs_of(points):
+    runs = []
+    for c in sorted(points):
+        if runs and runs[-1][1] == c - 1:
+            runs[-1][1] = c
+        else:
+            runs.append([c, c])
+    return [v for r in runs for v in r]
+
+
+def late_sets(table):
+    """Characters newer than the Unicode versions inside the oracle's normalizers and splitters."""
+    chars = every_char()
+    strip, nfkd = normalizers.StripAccents(), normalizers.NFKD()
+    bert = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True,
+                                      lowercase=False)
+    punct = pre_tokenizers.Punctuation("removed")
+    normal, marks, late_punct = set(), set(), set()
+    for ch in chars:
+        c, cat = ord(ch), CATS[table[ord(ch)]]
+        if cat[0] == "M" and strip.normalize_str(ch) != "":
+            normal.add(c)
+        if nfkd.normalize_str(ch) != unicodedata.normalize("NFKD", ch) or unicodedata.category(ch) != cat:
+            normal.add(c)
+        if cat == "Mn" and bert.normalize_str(ch) != "":
+            marks.add(c)
+        if cat[0] == "P" and punct.pre_tokenize_str(ch):
+            late_punct.add(c)
+    return normal, marks, late_punct
+
+
 def emit(name, ctype, values, per_line):
     print(f"static const {ctype} {name}[{len(values)}] = {{")
     for i in range(0, len(values), per_line):
@@ -73,6 +104,11 @@ def main():
     print("/* Ranges whose category changed after Unicode 14 (first, last). */")
     runs = [v for r in ranges_since(table, "14.0.0") for v in r]
     emit("cat_since_14", "uint32_t", runs, 10)
+    normal, marks, punct = late_sets(table)
+    print("/* Ranges unknown to the oracle's normal forms, to its Bert accents and to its Punctuation. */")
+    emit("late_normal", "uint32_t", runs_of(normal), 10)
+    emit("late_bert_marks", "uint32_t", runs_of(marks), 10)
+    emit("late_punct", "uint32_t", runs_of(punct), 10)
 
 
 main()

@@ -1,0 +1,115 @@
+"""Golden data of model families: what mlx-lm computes on synthetic checkpoints.
+
+    python make.py            writes models/FAMILY.json for every family; running it again reproduces them
+    python make.py llama      only that one
+
+Each file holds cases; a case is a recipe (config, tensors, quantization, seed) and mlx-lm's results on it: the
+logits of a 17-token prompt as float32 bits (base64 of little-endian words) and 16 greedy tokens after it.
+"""
+import base64
+import hashlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+
+os.environ["MLX_DISABLE_COMPILE"] = "1"
+import mlx.core as mx  # noqa: E402
+import mlx.nn as nn  # noqa: E402
+import numpy as np  # noqa: E402
+from families import FAMILIES  # noqa: E402
+from mlx.utils import tree_flatten  # noqa: E402
+from mlx_lm.models.cache import make_prompt_cache  # noqa: E402
+from mlx_lm.utils import _get_classes, load_model  # noqa: E402
+
+import synth  # noqa: E402
+
+mx.set_default_device(mx.cpu)
+HERE = os.path.dirname(os.path.abspath(__file__))
+N_PROMPT, N_GREEDY = 17, 16
+
+VARIANTS = [
+    ("f32", "float32", None),
+    ("bf16", "bfloat16", None),
+    ("f32-q4", "float32", {"group_size": 64, "bits": 4}),
+    ("bf16-q4", "bfloat16", {"group_size": 64, "bits": 4}),
+    ("bf16-q8", "bfloat16", {"group_size": 32, "bits": 8}),
+    ("bf16-mixed", "bfloat16", {"group_size": 32, "bits": 4, "mixed": True}),
+]
+
+
+def quantizable(config):
+    """Paths of the modules that mlx-lm would quantize, from a model built for the config."""
+    model_class, args_class = _get_classes(config)
+    model = model_class(args_class.from_dict(config))
+    paths = [p for p, m in tree_flatten(model.leaf_modules(), is_leaf=nn.Module.is_module) if hasattr(m, "to_quantized")]
+    return model, set(paths)
+
+
+def recipe_of(family, config, dtype, quant, seed):
+    model, paths = quantizable(config)
+    tensors = synth.tensors_of(model, dtype)
+    for t in tensors:
+        path = t["name"][: -len(".weight")] if t["name"].endswith(".weight") else None
+        group = quant["group_size"] if quant else 0
+        if quant and path in paths and t["shape"][-1] % group == 0:
+            t["quantize"] = True
+    recipe = {"config": config, "seed": seed, "tensors": tensors}
+    if quant:
+        q = {k: v for k, v in quant.items() if k != "mixed"}
+        if quant.get("mixed"):
+            q["overrides"] = {t["name"][:-7]: {"group_size": 64, "bits": 8} for t in tensors
+                              if t.get("quantize") and "down_proj" in t["name"]}
+        recipe["quant"] = q
+    return recipe
+
+
+def logits_of(model, ids, cache):
+    return np.array(model(mx.array(ids)[None], cache=cache)[0].astype(mx.float32))
+
+
+def run(recipe, n_vocab):
+    with tempfile.TemporaryDirectory() as folder:
+        synth.write(recipe, folder)
+        from pathlib import Path
+
+        model, _ = load_model(Path(folder), lazy=False, strict=True)
+        ids = [(7 * i * i + 3 * i + recipe["seed"]) % n_vocab for i in range(N_PROMPT)]
+        cache = make_prompt_cache(model)
+        logits = logits_of(model, ids, cache)
+        tokens, last = [], logits[-1]
+        for _ in range(N_GREEDY):
+            tokens.append(int(np.argmax(last)))
+            last = logits_of(model, tokens[-1:], cache)[-1]
+    return {"ids": ids, "logits": base64.b64encode(logits.astype("<f4").tobytes()).decode(), "greedy": tokens}
+
+
+def make(family):
+    cases = []
+    for config_name, config in FAMILIES[family].items():
+        for label, dtype, quant in VARIANTS:
+            if config_name != "base" and label not in ("f32", "bf16-q4"):
+                continue
+            seed = int(hashlib.sha256(f"{family}/{config_name}/{label}".encode()).hexdigest()[:6], 16)
+            recipe = recipe_of(family, config, dtype, quant, seed)
+            cases.append({"name": f"{config_name}-{label}", "dtype": dtype, "recipe": recipe,
+                          **run(recipe, config.get("vocab_size", config.get("text_config", {}).get("vocab_size")))})
+    versions = {"mlx": importlib.metadata.version("mlx"), "mlx-lm": importlib.metadata.version("mlx-lm")}
+    return {"family": family, "made_by": versions, "cases": cases}
+
+
+def main():
+    import importlib.metadata  # noqa: F401
+
+    os.makedirs(os.path.join(HERE, "models"), exist_ok=True)
+    for family in sys.argv[1:] or sorted(FAMILIES):
+        data = make(family)
+        with open(os.path.join(HERE, "models", family + ".json"), "w") as f:
+            json.dump(data, f, separators=(",", ":"))
+            f.write("\n")
+        print(family, len(data["cases"]), "cases", flush=True)
+
+
+if __name__ == "__main__":
+    main()
