@@ -18,6 +18,9 @@ bool qn_stop_asked(void);
 /* 130 or 143, the exit status for the signal that came; 0 if none did (no failure). */
 int qn_stop_status(void);
 
+/* Sleep until a signal came, or it is there already (no failure). */
+void qn_stop_wait(void);
+
 /* Forget a SIGINT, so that the next one is a first one again (no failure). */
 void qn_stop_clear(void);
 

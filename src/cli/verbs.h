@@ -14,6 +14,10 @@ enum { QN_EXIT_OK = 0, QN_EXIT_FAILED = 1, QN_EXIT_USAGE = 2 };
 /* All verbs in the order of the overview; ends with NULL. */
 extern const qn_verb *const qn_verbs[];
 
+extern const qn_verb qn_verb_generate;
+extern const qn_verb qn_verb_chat;
+extern const qn_verb qn_verb_serve;
+extern const qn_verb qn_verb_benchmark;
 extern const qn_verb qn_verb_ls;
 extern const qn_verb qn_verb_convert;
 extern const qn_verb qn_verb_completion;

@@ -4,6 +4,7 @@
 #include "serve/json.h"
 #include "serve/messages.h"
 #include "serve/openai.h"
+#include "text/chat.h"
 
 static const char whole_name[] = "chat.completion", chunk_name[] = "chat.completion.chunk";
 

@@ -1,0 +1,228 @@
+/* generate.c - "quern generate": one prompt in, text out. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/session.h"
+#include "cli/pick.h"
+#include "cli/stop.h"
+#include "cli/verbs.h"
+#include "text/chat.h"
+
+enum { PROMPT_MAX = 256 << 20 };
+
+/* ---- the prompt ---- */
+
+static qn_code read_stdin(qn_buf *out, qn_err *err)
+{
+    char chunk[1 << 16];
+    size_t n;
+    while ((n = fread(chunk, 1, sizeof chunk, stdin)) && out->len < PROMPT_MAX) qn_buf_put(out, chunk, n);
+    if (out->failed) return qn_err_set(err, QN_NOMEM, "prompt: out of memory");
+    if (out->len >= PROMPT_MAX) return qn_err_set(err, QN_LIMIT, "prompt: more than %d bytes", PROMPT_MAX);
+    if (ferror(stdin)) return qn_err_set(err, QN_IO, "prompt: standard input cannot be read");
+    return QN_OK;
+}
+
+/* The prompt: --prompt, else the second argument (the first one if --model names the model), else
+ * standard input if it is not a terminal. *model gets the argument that names the model. */
+static qn_code read_prompt(const qn_args *args, const char **model, qn_buf *out, qn_err *err)
+{
+    const char *text = qn_arg_str(args, "prompt");
+    *model = qn_arg_pos(args, 0);
+    if (!text && qn_arg_pos(args, 1)) text = qn_arg_pos(args, 1);
+    else if (!text && qn_arg_given(args, "model")) text = *model, *model = NULL;
+    if (text && strcmp(text, "-")) {
+        qn_buf_puts(out, text);
+        return out->failed ? qn_err_set(err, QN_NOMEM, "prompt: out of memory") : QN_OK;
+    }
+    if (text || !isatty(STDIN_FILENO)) {
+        qn_code rc = read_stdin(out, err);
+        if (rc || out->len) return rc;
+    }
+    return qn_err_set(err, QN_INVALID, "no prompt; right would be: quern generate MODEL \"your question\"");
+}
+
+static json_t *message(const char *role, const char *text, size_t n)
+{
+    return json_pack("{s:s, s:s%}", "role", role, "content", text, n);
+}
+
+/* The messages of the conversation, with the start of the reply if there is one. NULL: the prompt is
+ * not UTF-8, or memory is out. */
+static json_t *build_messages(const qn_args *args, const qn_buf *prompt)
+{
+    const char *system = qn_arg_str(args, "system-prompt"), *prefill = qn_arg_str(args, "prefill-response");
+    json_t *list = json_array();
+    int bad = 0;
+    if (system) bad |= json_array_append_new(list, message("system", system, strlen(system)));
+    bad |= json_array_append_new(list, message("user", prompt->data, prompt->len));
+    if (prefill) bad |= json_array_append_new(list, message("assistant", prefill, strlen(prefill)));
+    if (!bad) return list;
+    json_decref(list);
+    return NULL;
+}
+
+static qn_code render(const qn_args *args, const qn_session *s, const qn_buf *prompt, qn_buf *text, qn_err *err)
+{
+    const char *config = qn_arg_str(args, "chat-template-config");
+    json_error_t at;
+    json_t *vars = config ? json_loads(config, 0, &at) : json_object();
+    if (!json_is_object(vars)) {
+        json_decref(vars);
+        return qn_err_set(err, QN_INVALID, "--chat-template-config expects a JSON object, not %.60s", config);
+    }
+    json_t *messages = build_messages(args, prompt);
+    bool prefilled = qn_arg_given(args, "prefill-response");
+    qn_code rc = QN_OK;
+    if (!messages) rc = qn_err_set(err, QN_INVALID, "the prompt is not valid UTF-8");
+    else rc = qn_chat_render(s->loaded->chat, messages, NULL, vars, !prefilled, prefilled, text, err);
+    json_decref(messages);
+    json_decref(vars);
+    return rc;
+}
+
+static qn_code encode(const qn_args *args, const qn_session *s, const qn_buf *prompt, qn_ids *ids, qn_err *err)
+{
+    if (qn_arg_bool(args, "raw")) {
+        return qn_tokenizer_encode(s->loaded->tok, prompt->data, prompt->len, QN_ENCODE_ADD_SPECIAL, ids, err);
+    }
+    qn_buf text = {0};
+    qn_code rc = render(args, s, prompt, &text, err);
+    if (!rc) rc = qn_tokenizer_encode(s->loaded->tok, text.data ? text.data : "", text.len,
+                                      qn_chat_encode_flags(s->loaded->chat), ids, err);
+    qn_buf_release(&text);
+    return rc;
+}
+
+/* The model's end tokens and those of --extra-eos-token. */
+static qn_code read_eos(const qn_args *args, const qn_session *s, qn_ids *eos, qn_err *err)
+{
+    size_t n;
+    const char *const *words = qn_arg_words(args, "extra-eos-token", &n);
+    qn_ids_put(eos, s->loaded->eos, s->loaded->n_eos);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id = qn_tokenizer_find(s->loaded->tok, words[i], strlen(words[i]));
+        if (id == QN_NO_TOKEN) {
+            return qn_err_set(err, QN_INVALID, "--extra-eos-token: \"%s\" is not a token of this model", words[i]);
+        }
+        qn_ids_put(eos, &id, 1);
+    }
+    return eos->failed ? qn_err_set(err, QN_NOMEM, "generate: out of memory") : QN_OK;
+}
+
+/* ---- the answer ---- */
+
+typedef struct screen {
+    double first_ms;   /* of the first text, from the start of the process */
+    bool broken;       /* stdout is gone */
+    bool ends_in_newline;
+} screen;
+
+/* Milliseconds since this process was started, by the system's clock. */
+static double process_age_ms(void)
+{
+    FILE *f = fopen("/proc/self/stat", "r");
+    unsigned long long start_ticks = 0;
+    char line[1024] = "";
+    if (f && fgets(line, sizeof line, f)) {
+        const char *p = strrchr(line, ')'); /* the name may hold anything; field 3 follows it */
+        for (int field = 3; p && field <= 22; field++) p = strchr(p + 1, ' ');
+        if (p) start_ticks = strtoull(p, NULL, 10);
+    }
+    if (f) fclose(f);
+    struct timespec now;
+    if (!start_ticks || clock_gettime(CLOCK_BOOTTIME, &now)) return 0;
+    double start_ms = (double)start_ticks * 1000 / (double)sysconf(_SC_CLK_TCK);
+    return (double)now.tv_sec * 1000 + (double)now.tv_nsec / 1e6 - start_ms;
+}
+
+static bool show(void *ctx, const char *text, size_t n)
+{
+    screen *s = ctx;
+    if (s->first_ms == 0) s->first_ms = process_age_ms();
+    s->ends_in_newline = text[n - 1] == '\n';
+    if (fwrite(text, 1, n, stdout) != n || fflush(stdout)) s->broken = true;
+    return !s->broken;
+}
+
+static qn_code answer(const qn_args *args, const qn_session *s, const qn_buf *prompt, screen *sc, qn_answer *a,
+                      qn_err *err)
+{
+    qn_ids ids = {0}, eos = {0};
+    qn_code rc = read_eos(args, s, &eos, err);
+    if (!rc) rc = encode(args, s, prompt, &ids, err);
+    if (!rc) {
+        qn_request req = {.prompt = ids.data, .n_prompt = ids.len, .eos = eos.data, .n_eos = eos.len,
+                          .max_tokens = (uint32_t)qn_arg_int(args, "max-tokens"),
+                          .sampling = qn_sampling_read(args, NULL)};
+        req.sampling.special = eos.data;
+        req.sampling.n_special = eos.len;
+        const char *prefill = qn_arg_str(args, "prefill-response");
+        if (prefill && *prefill) show(sc, prefill, strlen(prefill)), sc->first_ms = 0;
+        rc = qn_generate(s, &req, show, sc, false, a, err);
+    }
+    qn_ids_release(&ids);
+    qn_ids_release(&eos);
+    return rc;
+}
+
+static int run_generate(const qn_args *args)
+{
+    qn_err err = {0};
+    qn_session s = {0};
+    qn_buf prompt = {0};
+    qn_answer a = {0};
+    screen sc = {0};
+    const char *model;
+    int status = QN_EXIT_OK;
+    if (read_prompt(args, &model, &prompt, &err)) {
+        qn_buf_release(&prompt);
+        return qn_fail_usage(&err);
+    }
+    qn_stop_catch();
+    if (qn_session_open(&s, args, model, 1, &err)) status = qn_fail(&err);
+    else if (answer(args, &s, &prompt, &sc, &a, &err)) status = qn_fail(&err);
+    if (!status && !sc.broken && !sc.ends_in_newline) putchar('\n');
+    if (!status && qn_arg_bool(args, "stats")) fflush(stdout), qn_stats_line(stderr, &a, sc.first_ms);
+    if (sc.broken) status = QN_EXIT_FAILED;
+    if (qn_stop_asked()) status = qn_stop_status();
+    qn_buf_release(&prompt);
+    qn_session_close(&s);
+    return status;
+}
+
+static const qn_opt opts[] = {
+    {.name = "prompt", .brief = "p", .kind = QN_OPT_STR, .help = "the prompt; - reads standard input"},
+    {.name = "max-tokens", .brief = "m", .kind = QN_OPT_INT, .min = 1, .max = 1e7, .dflt = "256",
+     .help = "stop after this many tokens"},
+    {.name = "system-prompt", .kind = QN_OPT_STR, .help = "a system message before the prompt"},
+    {.name = "prefill-response", .kind = QN_OPT_STR, .help = "the first words of the answer"},
+    {.name = "raw", .kind = QN_OPT_BOOL, .help = "continue the prompt as it is, without the chat template"},
+    {.name = "ignore-chat-template", .kind = QN_OPT_BOOL, .same_as = "raw"},
+    {.name = "chat-template-config", .kind = QN_OPT_STR, .arg = "JSON", .help = "variables for the chat template"},
+    {.name = "extra-eos-token", .kind = QN_OPT_WORDS, .help = "tokens that end the answer besides the model's own"},
+    {.name = "stats", .kind = QN_OPT_BOOL, .help = "print a line of speeds on stderr at the end"},
+    {.name = "verbose", .kind = QN_OPT_BOOL, .same_as = "stats", .hidden = true},
+    {0},
+};
+static const qn_opt_group groups[] = {
+    {"Prompt and answer", opts}, {"Model", qn_opts_model}, {"Sampling", qn_opts_sampling},
+    {"Device", qn_opts_device}, {"Known from mlx_lm", qn_opts_refused}, {0}};
+static const qn_pos pos[] = {
+    {"MODEL", "a folder, or a part of the name of a model on this machine", false},
+    {"PROMPT", "the prompt, if --prompt is not given; without both, standard input is read", false},
+    {0},
+};
+const qn_verb qn_verb_generate = {
+    .name = "generate", .alias = "gen", .summary = "answer one prompt", .pos = pos, .groups = groups,
+    .about = "The text alone goes to stdout, as it is made. Without --temperature the most likely token\n"
+             "is taken every time, so that the same prompt gives the same text.\n",
+    .examples = "  quern generate smollm2 \"What is the capital of France?\"\n"
+                "  quern generate --model ./my-model -p \"Once upon a time\" --raw --temp 0.8 --seed 1\n"
+                "  git diff | quern generate smollm2 --system-prompt \"Describe this change.\"\n",
+    .run = run_generate,
+};

@@ -1,0 +1,68 @@
+/* session.h - one opened model with its engine, as generate, chat and serve need it, and the options
+ * that go with it.
+ *
+ * Ownership: a session owns store, model and engine until qn_session_close.
+ * Threads: the main thread; qn_generate's callback runs on it too.
+ */
+#ifndef QN_CLI_SESSION_H
+#define QN_CLI_SESSION_H
+
+#include "cli/opt.h"
+#include "cli/term.h"
+#include "engine/engine.h"
+#include "engine/loaded.h"
+#include "store/models.h"
+
+/* --threads, --device, --context-length and what belongs to opening a model. */
+extern const qn_opt qn_opts_device[];
+
+/* --temperature, --top-p and the other sampling options. */
+extern const qn_opt qn_opts_sampling[];
+
+/* Options of mlx_lm that are known and not supported. */
+extern const qn_opt qn_opts_refused[];
+
+typedef struct qn_session {
+    qn_store *store;
+    const qn_model_entry *entry; /* in the store */
+    qn_loaded *loaded;
+    qn_engine *engine;
+    double load_ms;              /* from the start of opening to the engine being ready */
+} qn_session;
+
+/* Find the model (pick.h), open it with progress on stderr, start an engine for max_rows sequences.
+ * On failure everything is closed again and the session is zeroed.
+ * Errors: those of qn_pick_model, qn_loaded_open, qn_engine_new. */
+qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional, uint32_t max_rows, qn_err *err);
+
+/* A zeroed session is allowed (no failure). */
+void qn_session_close(qn_session *s);
+
+/* The device options out of qn_opts_device (no failure). */
+qn_device_opts qn_device_opts_read(const qn_args *args);
+
+/* The sampling options of the command line over those of generation_config.json (`folder`; NULL: not
+ * asked). top_p of 0, or 1 and more, is off (no failure). */
+qn_sampling qn_sampling_read(const qn_args *args, const qn_folder *folder);
+
+/* What a generation left behind. */
+typedef struct qn_answer {
+    qn_buf text;        /* the reply; the caller releases it */
+    qn_finish finish;
+    qn_gen_stats stats;
+} qn_answer;
+
+/* Run one request to its end. `show` gets each piece of text as it becomes certain and returns false
+ * to stop (NULL: nothing is shown); SIGINT and SIGTERM stop it too (stop.h). With `keep` the text is also
+ * collected in out->text. Errors: those of qn_engine_submit, of the step, QN_NOMEM. */
+qn_code qn_generate(const qn_session *s, const qn_request *req, bool (*show)(void *ctx, const char *text, size_t n),
+                    void *ctx, bool keep, qn_answer *out, qn_err *err);
+
+/* One line of speeds: tokens and rates of prompt and reply, time to the first token, peak memory
+ * (no failure). */
+void qn_stats_line(FILE *f, const qn_answer *a, double first_token_ms);
+
+/* Peak memory of the process in bytes (no failure). */
+uint64_t qn_peak_bytes(void);
+
+#endif
