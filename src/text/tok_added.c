@@ -137,6 +137,22 @@ bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index)
     return true;
 }
 
+static qn_code index_one(qn_tokenizer *t, tok_scratch *sc, size_t i, qn_err *err)
+{
+    tok_added *a = &t->added[i];
+    a->shown = a->content;
+    if (a->normalized) {
+        tok_str s;
+        bool origin = true;
+        qn_code rc = tok_norm_run(t, sc, a->content, &s, &origin, err);
+        if (rc) return rc;
+        a->shown = (tok_str){qn_arena_dup(&t->arena, s.s, s.n), s.n};
+        if (!a->shown.s) return QN_NOMEM;
+        if (s.n) t->normalized_added = true;
+    }
+    return tok_trie_add(t, a->normalized ? &t->norm_trie : &t->raw_trie, a->shown, (uint32_t)i) ? QN_OK : QN_NOMEM;
+}
+
 /* Special tokens go first: where two normalise to the same text, the oracle finds the special one. */
 qn_code tok_added_index(qn_tokenizer *t, qn_err *err)
 {
@@ -144,12 +160,7 @@ qn_code tok_added_index(qn_tokenizer *t, qn_err *err)
     qn_code rc = sc ? QN_OK : QN_NOMEM;
     for (int special = 1; special >= 0; special--) {
         for (size_t i = 0; i < t->n_added && !rc; i++) {
-            const tok_added *a = &t->added[i];
-            if (a->special != (bool)special) continue;
-            tok_str s = a->content;
-            if (a->normalized) rc = tok_norm_run(t, sc, s, &s, err);
-            if (!rc && !tok_trie_add(t, a->normalized ? &t->norm_trie : &t->raw_trie, s, (uint32_t)i)) rc = QN_NOMEM;
-            if (a->normalized && s.n) t->normalized_added = true;
+            if (t->added[i].special == (bool)special) rc = index_one(t, sc, i, err);
         }
     }
     if (sc) tok_scratch_put(t, sc);

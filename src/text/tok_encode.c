@@ -220,7 +220,7 @@ static qn_code split_added(encoder *e, const tok_trie *trie, tok_str s, bool ori
 
 static qn_code encode_section(encoder *e, tok_str s, bool origin)
 {
-    qn_code rc = tok_norm_run(e->t, e->sc, s, &s, e->err);
+    qn_code rc = tok_norm_run(e->t, e->sc, s, &s, &origin, e->err);
     if (rc || !s.n) return rc;
     if (!e->t->normalized_added) return encode_plain(e, s, origin);
     return split_added(e, &e->t->norm_trie, s, origin, encode_plain);

@@ -191,6 +191,7 @@ typedef struct tok_model {
 
 typedef struct tok_added {
     tok_str content;
+    tok_str shown;           /* what decoding sees: normalised if the flag says so */
     uint32_t id;
     bool lstrip, rstrip, single_word, normalized, special;
 } tok_added;
@@ -323,8 +324,9 @@ qn_code tok_vocab_build(qn_tokenizer *t, const tok_entry *entries, size_t n, qn_
 /* ---- running ---- */
 
 /* Normalise s[0..n). The result is valid until the next call on sc: the input itself where nothing
- * changed, else one of sc->norm. Errors: QN_NOMEM, QN_LIMIT. */
-qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, qn_err *err);
+ * changed, else one of sc->norm. *origin becomes false when the start of the text is stripped.
+ * Errors: QN_NOMEM, QN_LIMIT. */
+qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin, qn_err *err);
 
 /* Split `in` into pieces. *text is what the pieces point into, *list one of sc->list. */
 qn_code tok_pre_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, bool origin, tok_str *text,

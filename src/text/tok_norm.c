@@ -114,12 +114,12 @@ static bool is_inert_nfc(unsigned cp)
     for (size_t i = 1; i < sizeof ranges / sizeof *ranges && cp >= ranges[i][0]; i++) {
         if (cp <= ranges[i][1]) return true;
     }
-    return false;
+    return qn_uchar_is_late(cp);
 }
 
 static bool is_inert_ascii(unsigned cp)
 {
-    return cp < 0x80;
+    return cp < 0x80 || qn_uchar_is_late(cp);
 }
 
 static qn_code map_segment(tok_str s, int options, qn_buf *out, qn_err *err)
@@ -199,7 +199,7 @@ static qn_code replace_all(const tok_norm *n, tok_scratch *sc, tok_str in, qn_bu
     return QN_OK;
 }
 
-static void strip(const tok_norm *n, tok_str in, qn_buf *out)
+static void strip(const tok_norm *n, tok_str in, qn_buf *out, bool *origin)
 {
     size_t first = in.n, last = 0; /* the text that is not space */
     for (size_t i = 0; i < in.n;) {
@@ -212,6 +212,7 @@ static void strip(const tok_norm *n, tok_str in, qn_buf *out)
         i += k;
     }
     size_t a = n->left ? first : 0, b = n->right ? last : in.n;
+    if (a) *origin = false;
     if (a < b) qn_buf_put(out, in.s + a, b - a);
 }
 
@@ -219,6 +220,20 @@ static void put_lower(unsigned cp, qn_buf *out)
 {
     if (cp == 0x130) { /* the one lower case that is two characters */
         qn_buf_puts(out, "i\xCC\x87");
+        return;
+    }
+    /* Pairs of Unicode 16 and 17, which the library may not know yet: first, last, distance. */
+    static const struct {
+        unsigned first, last;
+        int distance;
+    } late[] = {
+        {0x1C89, 0x1C89, 1}, {0xA7CB, 0xA7CB, 0x264 - 0xA7CB}, {0xA7CC, 0xA7CC, 1}, {0xA7CE, 0xA7CE, 1},
+        {0xA7D2, 0xA7D2, 1}, {0xA7D4, 0xA7D4, 1}, {0xA7DA, 0xA7DA, 1}, {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
+        {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B},
+    };
+    for (size_t i = 0; cp >= late[0].first && i < sizeof late / sizeof *late; i++) {
+        if (cp < late[i].first || cp > late[i].last) continue;
+        qn_buf_put_utf8(out, (unsigned)((int)cp + late[i].distance));
         return;
     }
     qn_buf_put_utf8(out, (unsigned)utf8proc_tolower((utf8proc_int32_t)cp));
@@ -235,6 +250,8 @@ static bool is_chinese(unsigned cp)
 static bool bert_drops(unsigned cp)
 {
     if (cp == '\t' || cp == '\n' || cp == '\r') return false;
+    /* Formats that came after the cleaner's Unicode version stay. */
+    if (cp == 0x890 || cp == 0x891 || cp == 0x8E2 || cp == 0x110CD || (cp >= 0x13430 && cp <= 0x1343F)) return false;
     return cp == 0 || cp == 0xFFFD || qn_ucat_in(cp, QN_UBIT(QN_CC) | QN_UBIT(QN_CF) | QN_UBIT(QN_CO));
 }
 
@@ -265,7 +282,7 @@ static qn_code bert(const tok_norm *n, tok_str in, qn_buf *out, qn_err *err)
     for (size_t i = 0; i < b.len && !rc;) {
         unsigned cp;
         i += qn_utf8_decode(b.data + i, b.len - i, &cp);
-        if (n->strip_accents && qn_ucat_in(cp, QN_UBIT(QN_MN))) continue;
+        if (n->strip_accents && qn_uchar_is_bert_accent(cp)) continue;
         if (n->lowercase) {
             put_lower(cp, out);
         } else {
@@ -285,13 +302,13 @@ static void map_chars(const tok_norm *n, tok_str in, qn_buf *out)
         i += qn_utf8_decode(in.s + i, in.n - i, &cp);
         if (n->kind == NORM_LOWERCASE) {
             put_lower(cp, out);
-        } else if (!qn_ucat_in(cp, QN_U_MARK)) {
+        } else if (!qn_uchar_is_accent(cp)) {
             qn_buf_put_utf8(out, cp);
         }
     }
 }
 
-static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, qn_err *err)
+static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, bool *origin, qn_err *err)
 {
     switch (n->kind) {
     case NORM_NFC:
@@ -303,7 +320,7 @@ static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *o
         qn_buf_put(out, in.s, in.n);
         return QN_OK;
     case NORM_REPLACE: return replace_all(n, sc, in, out, err);
-    case NORM_STRIP: strip(n, in, out); return QN_OK;
+    case NORM_STRIP: strip(n, in, out, origin); return QN_OK;
     case NORM_BERT: return bert(n, in, out, err);
     case NORM_BYTE_LEVEL: tok_bytes_to_alphabet(in.s, in.n, out); return QN_OK;
     case NORM_LOWERCASE:
@@ -312,12 +329,12 @@ static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *o
     }
 }
 
-qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, qn_err *err)
+qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin, qn_err *err)
 {
     for (size_t i = 0; i < t->n_norms; i++) {
         qn_buf *b = &sc->norm[i & 1];
         qn_buf_clear(b);
-        qn_code rc = run_one(&t->norms[i], sc, in, b, err);
+        qn_code rc = run_one(&t->norms[i], sc, in, b, origin, err);
         if (rc) return rc;
         qn_buf_put(b, "", 0); /* `data` is never NULL behind this */
         if (b->failed) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");

@@ -149,7 +149,7 @@ static const tok_added *added_of(const qn_tokenizer *t, uint32_t id)
 const char *qn_tokenizer_token(const qn_tokenizer *t, uint32_t id, size_t *n)
 {
     const tok_added *a = added_of(t, id);
-    tok_str s = a ? a->content : tok_vocab_token(&t->model.vocab, id);
+    tok_str s = a ? a->shown : tok_vocab_token(&t->model.vocab, id);
     if (n) *n = s.n;
     return s.s;
 }

@@ -65,7 +65,8 @@ qn_code qn_tokenizer_encode(const qn_tokenizer *t, const char *text, size_t n, u
 qn_code qn_tokenizer_decode(const qn_tokenizer *t, const uint32_t *ids, size_t n, bool skip_special, qn_buf *out,
                             qn_err *err);
 
-/* The token string of an id as the vocabulary spells it (UTF-8, NUL terminated, *n bytes without the
+/* The token string of an id as the vocabulary spells it, an added token that matches normalised text
+ * in its normalised form (UTF-8, NUL terminated, *n bytes without the
  * NUL; n may be NULL); NULL if there is none. Kept until close (no failure). */
 const char *qn_tokenizer_token(const qn_tokenizer *t, uint32_t id, size_t *n);
 

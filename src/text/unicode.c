@@ -41,29 +41,45 @@ bool qn_uchar_is_numeric(unsigned cp)
     return qn_ucat_in(cp, QN_U_NUMBER) || (cp >= 0x11DE0 && cp <= 0x11DE9) || (cp >= 0x16FF4 && cp <= 0x16FF6);
 }
 
+static bool in_ranges(unsigned cp, const uint32_t *v, size_t n)
+{
+    size_t low = 0, high = n / 2; /* pairs (first, last), increasing */
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (cp > v[2 * mid + 1]) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return 2 * low < n && cp >= v[2 * low];
+}
+
+#define IN_RANGES(cp, table) in_ranges(cp, table, sizeof table / sizeof *table)
+
 bool qn_uchar_is_punct(unsigned cp)
 {
-    /* Punctuation that came after Unicode 8. */
-    static const uint32_t later[][2] = {
-        {0x61D, 0x61D}, {0x9FD, 0x9FD}, {0xA76, 0xA76}, {0xC77, 0xC77}, {0xC84, 0xC84},
-        {0x1B4E, 0x1B4F}, {0x1B7D, 0x1B7F}, {0x2E43, 0x2E4F}, {0x2E52, 0x2E5D},
-        {0x10D6E, 0x10D6E}, {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89},
-        {0x113D4, 0x113D5}, {0x113D7, 0x113D8}, {0x1144B, 0x1144F}, {0x1145A, 0x1145B},
-        {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9}, {0x1183B, 0x1183B},
-        {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46}, {0x11A9A, 0x11A9C},
-        {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11BE1, 0x11BE1}, {0x11C41, 0x11C45},
-        {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
-        {0x12FF1, 0x12FF2}, {0x16D6D, 0x16D6F}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2},
-        {0x1E5FF, 0x1E5FF}, {0x1E95E, 0x1E95F},
-    };
     if (cp < 0x80) return cp > ' ' && cp < 127 && !isalnum((int)cp);
     /* These two were punctuation then and are symbols now. */
     if (cp == 0x166D || cp == 0x111C9) return true;
-    if (!qn_ucat_in(cp, QN_U_PUNCT)) return false;
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++) {
-        if (cp >= later[i][0] && cp <= later[i][1]) return false;
-    }
-    return true;
+    return qn_ucat_in(cp, QN_U_PUNCT) && !IN_RANGES(cp, late_punct);
+}
+
+bool qn_uchar_is_late(unsigned cp)
+{
+    return cp >= 0x300 && IN_RANGES(cp, late_normal);
+}
+
+bool qn_uchar_is_accent(unsigned cp)
+{
+    if (cp == 0x1CF2 || cp == 0x1CF3) return true; /* marks then, letters now */
+    return qn_ucat_in(cp, QN_U_MARK) && !IN_RANGES(cp, late_normal);
+}
+
+bool qn_uchar_is_bert_accent(unsigned cp)
+{
+    if (cp == 0x1734 || cp == 0x1171E) return true; /* non-spacing then */
+    return qn_ucat_in(cp, QN_UBIT(QN_MN)) && !IN_RANGES(cp, late_bert_marks);
 }
 
 unsigned qn_ucat_parse(const char *name, size_t n)

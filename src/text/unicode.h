@@ -53,6 +53,15 @@ bool qn_uchar_is_numeric(unsigned cp);
  * Unicode 8, which is what the oracle's crate knows (no failure). */
 bool qn_uchar_is_punct(unsigned cp);
 
+/* True for characters that came after the Unicode version of the oracle's normal forms, which leave
+ * them alone (no failure). */
+bool qn_uchar_is_late(unsigned cp);
+
+/* What the StripAccents and the Bert normalizer remove: marks as their Unicode versions know them (no
+ * failure). */
+bool qn_uchar_is_accent(unsigned cp);
+bool qn_uchar_is_bert_accent(unsigned cp);
+
 /* Parse a property name of a pattern ("L", "Lu", "Nd", ...; case matters) into a category mask.
  * Returns 0 for a name that is not a general category (no failure otherwise). */
 unsigned qn_ucat_parse(const char *name, size_t n);
