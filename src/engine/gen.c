@@ -102,6 +102,7 @@ bool qn_gen_next(qn_gen *g, qn_event *ev)
     return true;
 }
 
+/* Step 10 of the data path. */
 bool qn_gen_wait(qn_gen *g, qn_event *ev, int timeout_ms)
 {
     int rc;

@@ -105,6 +105,7 @@ static void show(qn_reply *r, bool over, qn_buf *out)
     r->n_checked = r->held.len;
 }
 
+/* Step 11 of the data path. */
 bool qn_reply_push(qn_reply *r, uint32_t token, qn_buf *out)
 {
     if (r->met) return true;

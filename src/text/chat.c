@@ -46,6 +46,7 @@ static qn_code cut_at_mark(qn_buf *out, size_t from, qn_err *err)
     return QN_OK;
 }
 
+/* Step 3 of the data path. */
 qn_code qn_chat_render(const qn_chat_template *ct, const json_t *messages, const json_t *tools, const json_t *args,
                        bool add_generation_prompt, bool continue_final, qn_buf *out, qn_err *err)
 {

@@ -271,6 +271,7 @@ static qn_code encode_with_post(encoder *e, tok_str s)
     return rc;
 }
 
+/* Step 4 of the data path. */
 qn_code qn_tokenizer_encode(const qn_tokenizer *t, const char *text, size_t n, unsigned flags, qn_ids *out,
                             qn_err *err)
 {
