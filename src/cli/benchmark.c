@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "cli/bandwidth.h"
+#include "cli/git_id.h"
 #include "cli/pick.h"
 #include "cli/session.h"
 #include "cli/stop.h"
@@ -100,7 +101,8 @@ static qn_code open_model(bench *b, const qn_args *args, qn_progress *p, qn_err 
     qn_code rc;
     qn_device_opts device = qn_device_opts_read(args);
     bool cached = !qn_arg_bool(args, "no-panel-cache") && !qn_state_path(cache, sizeof cache, "panels", NULL);
-    qn_model_opts mo = {.cache_dir = cached ? cache : NULL, .progress = on_load, .user = p, .max_positions = longest(b)};
+    qn_model_opts mo = {.cache_dir = cached ? cache : NULL, .progress = on_load, .user = p,
+                        .max_positions = longest(b)};
     if ((rc = qn_folder_open(&b->folder, b->dir, false, err))) return rc;
     if ((rc = qn_device_open(&b->dev, &device, err))) return rc;
     b->n_threads = b->dev->ops->n_threads(b->dev);
@@ -266,8 +268,8 @@ static void print_json(const bench *b)
     json_t *tests = json_array();
     for (size_t i = 0; i < b->n_tests; i++) json_array_append_new(tests, test_json(b, &b->tests[i]));
     const qn_model_info *info = &b->model->info;
-    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:f, s:I, s:f, s:o}", "engine", "quern",
-                          "version", QN_VERSION, "date", date, "model", b->id, "cpu", cpu, "isa", b->isa, "threads",
+    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:f, s:I, s:f, s:o}", "engine",
+                          "quern", "version", QN_VERSION, "git", QN_GIT, "date", date, "model", b->id, "cpu", cpu, "isa", b->isa, "threads",
                           (int)b->n_threads, "n_params", (json_int_t)info->n_params, "step_bytes",
                           (json_int_t)info->step_bytes, "load_ms", b->load_ms, "peak_bytes", (json_int_t)b->peak_bytes,
                           "read_bytes_s", b->read_bytes_s, "tests", tests);

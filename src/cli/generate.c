@@ -140,6 +140,7 @@ static double process_age_ms(void)
     return (double)now.tv_sec * 1000 + (double)now.tv_nsec / 1e6 - start_ms;
 }
 
+/* Step 12 of the data path. */
 static bool show(void *ctx, const char *text, size_t n)
 {
     screen *s = ctx;

@@ -45,21 +45,22 @@ void qn_help_overview(FILE *f, const qn_verb *const *verbs)
     fputs("\n\"quern help VERB\" or \"quern VERB --help\" shows a verb's options.\n", f);
 }
 
-/* Write `text` from column `at` on, wrapped between words, further lines indented to `indent`. */
-static void wrap(FILE *f, const char *text, size_t at, size_t indent)
+/* Write `text` from column `at` on, wrapped between words, further lines indented to `at`. */
+static void wrap(FILE *f, const char *text, size_t at)
 {
+    size_t indent = at;
     while (*text) {
         size_t len = strcspn(text, " ");
-        if (at + len > HELP_WIDTH && at > indent) {
+        if (at > indent && at + 1 + len > HELP_WIDTH) {
             fprintf(f, "\n%*s", (int)indent, "");
             at = indent;
+        } else if (at > indent) {
+            fputc(' ', f);
+            at++;
         }
-        fprintf(f, "%.*s", (int)len, text);
+        fwrite(text, 1, len, f);
         at += len;
-        text += len;
-        if (*text != ' ') break;
-        text++;
-        if (at < HELP_WIDTH) fputc(' ', f), at++;
+        text += len + strspn(text + len, " ");
     }
     fputc('\n', f);
 }
@@ -96,7 +97,7 @@ static void print_option(FILE *f, const qn_opt *o, const qn_style *st)
     if (at + 2 > HELP_COLUMN) fprintf(f, "\n%*s", HELP_COLUMN, "");
     else fprintf(f, "%*s", (int)(HELP_COLUMN - at), "");
     option_text(o, text, sizeof text);
-    wrap(f, text, HELP_COLUMN, HELP_COLUMN);
+    wrap(f, text, HELP_COLUMN);
 }
 
 static bool group_is_shown(const qn_opt_group *g)
@@ -116,7 +117,7 @@ void qn_help_verb(FILE *f, const qn_verb *v)
     if (v->pos && v->pos->name) fputc('\n', f);
     for (const qn_pos *p = v->pos; p && p->name; p++) {
         fprintf(f, "  %s%-*s%s", st.accent, HELP_COLUMN - 2, p->name, st.reset);
-        wrap(f, p->help, HELP_COLUMN, HELP_COLUMN);
+        wrap(f, p->help, HELP_COLUMN);
     }
     for (const qn_opt_group *g = v->groups; g && g->title; g++) {
         if (!group_is_shown(g)) continue;

@@ -10,7 +10,8 @@
 #include "core/rt.h"
 
 const qn_verb *const qn_verbs[] = {
-    &qn_verb_generate, &qn_verb_chat, &qn_verb_serve, &qn_verb_convert, &qn_verb_benchmark, &qn_verb_ls, &qn_verb_help, &qn_verb_version, &qn_verb_completion, NULL,
+    &qn_verb_generate, &qn_verb_chat, &qn_verb_serve, &qn_verb_convert, &qn_verb_ls, &qn_verb_benchmark,
+    &qn_verb_help, &qn_verb_version, &qn_verb_completion, NULL,
 };
 
 const qn_verb *qn_verb_find(const char *name)
@@ -47,6 +48,7 @@ static int unknown_verb(const char *name)
     return QN_EXIT_USAGE;
 }
 
+/* Step 1 of the data path. */
 static int run_verb(const qn_verb *verb, int argc, char **argv)
 {
     qn_err err = {0};

@@ -98,8 +98,8 @@ static qn_code open_parts(qn_session *s, const qn_args *args, const char *positi
 {
     qn_code rc = qn_pick_model(&s->store, args, positional, &s->entry, err);
     if (rc) return rc;
-    const qn_loaded_opts lo = {.device = qn_device_opts_read(args), .no_panel_cache = qn_arg_bool(args, "no-panel-cache"),
-                               .progress = on_load, .user = p};
+    const qn_loaded_opts lo = {.device = qn_device_opts_read(args), .progress = on_load, .user = p,
+                               .no_panel_cache = qn_arg_bool(args, "no-panel-cache")};
     if ((rc = qn_loaded_open(&s->loaded, s->entry->path, s->entry->id, &lo, err))) return rc;
     const qn_engine_opts eo = {.max_rows = max_rows, .max_positions = (uint32_t)qn_arg_int(args, "context-length")};
     return qn_engine_new(&s->engine, s->loaded->model, &eo, err);

@@ -209,8 +209,21 @@ def unfinished_words():
                 yield f"{name}:{i}: {line.strip()[:80]}"
 
 
+def data_path():
+    """Every step of docs/dataflow.md has its function, and the function says so."""
+    text = {name: "\n".join(lines_of(name)) for name in tracked("src/*.c", "src/*.h")}
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `([^`]+)` \|", "\n".join(lines_of("docs/dataflow.md")), flags=re.M)
+    if [int(n) for n, _, _ in rows] != list(range(1, 13)):
+        yield "docs/dataflow.md: the table does not have the steps 1 to 12"
+    for number, function, name in rows:
+        if not re.search(rf"^[a-z].*\b{function}\(", text.get(name, ""), flags=re.M):
+            yield f"docs/dataflow.md: step {number}: {name} has no function {function}"
+        if not any(re.search(rf"Step {number} of the data path\.", t) for t in text.values()):
+            yield f"docs/dataflow.md: step {number}: no function carries \"Step {number} of the data path.\""
+
+
 RULES = [include_direction, file_length, line_length, function_length, docstrings, header_heads, machine_paths,
-         unfinished_words]
+         unfinished_words, data_path]
 
 
 def main():
