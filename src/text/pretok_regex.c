@@ -117,10 +117,8 @@ static void put_escape(translator *tr, qn_buf *out)
     }
 }
 
-static qn_code read_class(translator *tr, int depth, qn_buf *items, bool *negated, qn_buf *both);
-
-/* One element of a bracket class. A complement such as \S inside a class keeps PCRE2's meaning. */
-static qn_code class_item(translator *tr, int depth, qn_buf *items)
+/* One element of a bracket class that is not itself a class. A complement such as \S inside a class keeps PCRE2's meaning. */
+static qn_code class_item(translator *tr, qn_buf *items)
 {
     char c = tr->s[tr->i];
     if (c == '\\' && tr->i + 1 < tr->n) {
@@ -149,17 +147,34 @@ static qn_code class_item(translator *tr, int depth, qn_buf *items)
         tr->i += len;
         return QN_OK;
     }
-    if (c == '[') {
-        qn_buf both = {0};
-        bool negated;
-        qn_code rc = read_class(tr, depth + 1, items, &negated, &both);
-        if (!rc && (negated || both.len)) rc = bad(tr, "a complement or intersection nested in a class");
-        qn_buf_release(&both);
-        return rc;
-    }
     qn_buf_putc(items, c);
     tr->i++;
     return QN_OK;
+}
+
+static qn_code read_class(translator *tr, int depth, qn_buf *items, bool *negated, qn_buf *both);
+
+/* A class inside a class. A plain one adds its elements; a complement must be one whole side of an
+ * intersection and becomes a lookahead. */
+static qn_code nested_class(translator *tr, int depth, qn_buf *items, bool side_empty, qn_buf *both)
+{
+    qn_buf inner = {0}, inner_both = {0};
+    bool negated;
+    qn_code rc = read_class(tr, depth + 1, &inner, &negated, &inner_both);
+    bool side_ends = tr->i < tr->n && (tr->s[tr->i] == ']' || tr->s[tr->i] == '&');
+    if (!rc && (inner_both.len || (negated && !(side_empty && side_ends)))) {
+        rc = bad(tr, "a complement or intersection nested in a class");
+    } else if (!rc && negated) {
+        qn_buf_puts(both, "(?=[^");
+        qn_buf_put(both, inner.data, inner.len);
+        qn_buf_puts(both, "])");
+    } else if (!rc) {
+        qn_buf_put(items, inner.data, inner.len);
+    }
+    if (inner.failed || inner_both.failed) items->failed = true;
+    qn_buf_release(&inner);
+    qn_buf_release(&inner_both);
+    return rc;
 }
 
 /* Read "[...]" at tr->i. Its elements go to items; for each "&&" what stood before it goes to `both`
@@ -175,17 +190,25 @@ static qn_code read_class(translator *tr, int depth, qn_buf *items, bool *negate
     while (tr->i < tr->n && (tr->s[tr->i] != ']' || first)) {
         if (tr->s[tr->i] == '&' && tr->i + 1 < tr->n && tr->s[tr->i + 1] == '&') {
             tr->i += 2;
-            qn_buf_puts(both, "(?=[");
-            qn_buf_put(both, items->data + start, items->len - start);
-            qn_buf_puts(both, "])");
+            if (items->len > start) {
+                qn_buf_puts(both, "(?=[");
+                qn_buf_put(both, items->data + start, items->len - start);
+                qn_buf_puts(both, "])");
+            }
             items->len = start;
+            continue;
+        }
+        if (tr->s[tr->i] == '[' && !(tr->i + 1 < tr->n && tr->s[tr->i + 1] == ':')) {
+            qn_code rc = nested_class(tr, depth, items, items->len == start, both);
+            if (rc) return rc;
+            first = false;
             continue;
         }
         if (first && tr->s[tr->i] == ']') {
             qn_buf_puts(items, "\\]");
             tr->i++;
         } else {
-            qn_code rc = class_item(tr, depth, items);
+            qn_code rc = class_item(tr, items);
             if (rc) return rc;
         }
         first = false;
@@ -201,8 +224,11 @@ static qn_code put_class(translator *tr)
     bool negated;
     qn_code rc = read_class(tr, 0, &items, &negated, &both);
     if (!rc && both.len) {
-        const char *format = negated ? "(?:(?!%s[%.*s])(?s:.))" : "(?:%s[%.*s])";
-        qn_buf_printf(&tr->out, format, both.data, (int)items.len, items.data);
+        qn_buf_puts(&tr->out, negated ? "(?:(?!" : "(?:");
+        qn_buf_puts(&tr->out, both.data);
+        if (items.len) qn_buf_printf(&tr->out, "[%.*s]", (int)items.len, items.data);
+        if (!items.len && !negated) qn_buf_puts(&tr->out, "(?s:.)");
+        qn_buf_puts(&tr->out, negated ? ")(?s:.))" : ")");
     } else if (!rc) {
         qn_buf_printf(&tr->out, "[%s%.*s]", negated ? "^" : "", (int)items.len, items.len ? items.data : "");
     }

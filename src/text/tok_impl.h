@@ -97,6 +97,12 @@ int tok_regex_next(const tok_regex *re, tok_scratch *sc, const char *s, size_t n
 typedef size_t (*tok_scan_fn)(const char *s, size_t n);
 /* The scanner for an exact pattern text, or NULL. */
 tok_scan_fn tok_scan_for(tok_str pattern);
+/* Every pattern that has one; ends with a NULL pattern. */
+typedef struct tok_known_pattern {
+    const char *pattern;
+    tok_scan_fn scan;
+} tok_known_pattern;
+extern const tok_known_pattern tok_known_patterns[];
 extern const char tok_pattern_gpt2[]; /* the pattern of ByteLevel's use_regex */
 
 /* ---- normalizers (tok_norm.c) ---- */
