@@ -29,6 +29,9 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/include/quern.h)
   set_target_properties(quern_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
   target_link_libraries(quern_shared PRIVATE PkgConfig::JANSSON PkgConfig::CRYPTO PkgConfig::XXHASH
     PkgConfig::PCRE2 PkgConfig::UTF8PROC Threads::Threads m)
+  if(NOT QN_SANITIZE)
+    target_link_options(quern_shared PRIVATE LINKER:--no-undefined)
+  endif()
   configure_file(${CMAKE_SOURCE_DIR}/cmake/quern.pc.in ${CMAKE_BINARY_DIR}/quern.pc @ONLY)
   install(TARGETS quern_static quern_shared ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

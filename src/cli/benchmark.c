@@ -356,6 +356,7 @@ static const qn_opt opts[] = {
      .help = "a Markdown table, or JSON with every run"},
     {.name = "batch-size", .brief = "b", .kind = QN_OPT_INT, .refused = "measuring several sequences at once",
      .hidden = true},
+    {.name = "delay", .kind = QN_OPT_INT, .refused = "pauses between runs", .hidden = true},
     {.name = "pg", .kind = QN_OPT_LIST, .refused = "tests of prompt and reply together", .hidden = true},
     {.name = "depth", .kind = QN_OPT_INTS, .refused = "tests behind a filled context", .hidden = true},
     {.name = "method", .kind = QN_OPT_ENUM, .choices = "random|essay", .refused = "prompts other than random tokens",

@@ -169,7 +169,6 @@ static const qn_opt request_opts[] = {
     {.name = "prompt-cache-bytes", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_BYTES, .refused = "the prompt cache",
      .hidden = true},
     {.name = "prompt-concurrency", .kind = QN_OPT_INT, .ignored = "prompts share one step", .hidden = true},
-    {.name = "prefill-step-size", .kind = QN_OPT_INT, .ignored = "the engine plans its steps itself", .hidden = true},
     {.name = "chat-template", .kind = QN_OPT_STR, .refused = "replacing the model's chat template", .hidden = true},
     {.name = "isolate", .kind = QN_OPT_BOOL, .refused = "an engine in a process of its own", .hidden = true},
     {.name = "model-pool", .kind = QN_OPT_INT, .refused = "several models", .hidden = true},

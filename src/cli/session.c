@@ -67,6 +67,8 @@ const qn_opt qn_opts_refused[] = {
     {.name = "num-draft-tokens", .kind = QN_OPT_INT, .refused = "speculation", .hidden = true},
     {.name = "use-default-chat-template", .kind = QN_OPT_BOOL, .refused = "replacing the model's chat template",
      .hidden = true},
+    {.name = "image", .kind = QN_OPT_LIST, .refused = "images", .hidden = true},
+    {.name = "prefill-step-size", .kind = QN_OPT_INT, .ignored = "the engine plans its steps itself", .hidden = true},
     {.name = "pipeline", .kind = QN_OPT_BOOL, .refused = "several hosts", .hidden = true},
     {.name = "trust-remote-code", .kind = QN_OPT_BOOL, .ignored = "nothing from a model is ever executed",
      .hidden = true},

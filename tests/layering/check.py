@@ -130,7 +130,7 @@ def strip_nested(text):
     return "".join(out)
 
 
-PROTOTYPE = re.compile(r"^(?:[A-Za-z_][\w\s]*[\s*]+)(qn_\w+)\s*\(")
+PROTOTYPE = re.compile(r"^(?:[A-Za-z_][\w\s]*[\s*]+)((?:qn|quern)_\w+)\s*\(")
 SAYS_FAILURE = re.compile(r"Errors?:|no\s+(?:\*\s+)?failure|\[[^\]\n]+\]")
 
 
