@@ -10,12 +10,22 @@ static const char whole_name[] = "chat.completion", chunk_name[] = "chat.complet
 
 /* ---- request ---- */
 
+/* The word for an effort that the template knows, or NULL. */
+static const char *effort_for(const qn_chat_template *chat, size_t level)
+{
+    /* none, minimal, low, medium, high, xhigh, max */
+    static const char *const three[] = {NULL, "low", "low", "medium", "high", "high", "high"};
+    static const char *const wide[] = {NULL, "low", "low", "medium", "xhigh", "xhigh", "xhigh"};
+    if (!qn_chat_template_mentions(chat, "reasoning_effort")) return NULL;
+    return qn_chat_template_mentions(chat, "xhigh") ? wide[level] : three[level];
+}
+
 /* Add reasoning_effort's part of the template variables. */
-static bool apply_effort(json_t *args, const json_t *body, qn_http_error *e)
+static bool apply_effort(qn_exchange *x, json_t *vars, qn_http_error *e)
 {
     static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     const char *effort = NULL;
-    if (!qn_field_string(body, "reasoning_effort", &effort, e)) return false;
+    if (!qn_field_string(x->gen.body, "reasoning_effort", &effort, e)) return false;
     if (!effort) return true;
     size_t i = 0, n = sizeof efforts / sizeof *efforts;
     while (i < n && strcmp(effort, efforts[i])) i++;
@@ -23,53 +33,76 @@ static bool apply_effort(json_t *args, const json_t *body, qn_http_error *e)
         return qn_fail_field(e, "reasoning_effort",
                              "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max");
     }
-    json_object_set_new(args, "enable_thinking", json_boolean(i > 0));
-    json_object_set_new(args, "reasoning_effort", json_string(effort));
+    const char *word = effort_for(x->server->opts.loaded->chat, i);
+    json_object_set_new(vars, "enable_thinking", json_boolean(i > 0));
+    if (word) json_object_set_new(vars, "reasoning_effort", json_string(word));
     return true;
 }
 
-/* The template's variables: the operator's, then reasoning_effort, then chat_template_kwargs. The
- * caller gives *out back. */
-static bool template_args(qn_exchange *x, json_t **out, qn_http_error *e)
+/* The template's variables: the operator's, then reasoning_effort, then chat_template_kwargs, then
+ * the messages. */
+static bool collect_vars(qn_exchange *x, json_t *vars, json_t *messages, bool continues, qn_http_error *e)
 {
     json_t *given = NULL;
     const json_t *own = x->server->opts.template_args;
-    *out = own ? json_copy((json_t *)(uintptr_t)own) : json_object();
+    json_object_set_new(vars, "add_generation_prompt", json_boolean(!continues));
+    if (own) json_object_update(vars, (json_t *)(uintptr_t)own);
+    if (!apply_effort(x, vars, e)) return false;
     if (!qn_field_object(x->gen.body, "chat_template_kwargs", &given, e)) return false;
-    if (!apply_effort(*out, x->gen.body, e)) return false;
-    if (given) json_object_update(*out, given);
+    if (given) json_object_update(vars, given);
+    json_object_set(vars, "messages", messages);
     return true;
 }
 
-static bool render(qn_exchange *x, json_t *messages, const json_t *args, qn_buf *text, qn_http_error *e)
+/* Cut the prompt behind the text of its last message, so that the reply goes on with it. */
+static bool cut_behind_last(const json_t *messages, qn_buf *text, qn_http_error *e)
 {
-    const qn_loaded *loaded = x->server->opts.loaded;
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *content = json_string_value(json_object_get(last, "content"));
+    size_t n = strlen(content);
+    while (n && strchr(" \n\t\r", content[n - 1])) n--; /* templates trim */
+    char *at = NULL;
+    for (char *s = text->data; n && (s = memmem(s, text->len - (size_t)(s - text->data), content, n)); s++) at = s;
+    if (!at) {
+        return qn_fail_field(e, "continue_final_message",
+                             "continue_final_message: the template does not show the last message's text");
+    }
+    text->len = (size_t)(at - text->data) + n;
+    text->data[text->len] = '\0';
+    return true;
+}
+
+static bool render(qn_exchange *x, json_t *messages, qn_buf *text, qn_http_error *e)
+{
+    const qn_chat_template *chat = x->server->opts.loaded->chat;
     bool continues = false;
     if (!qn_field_bool(x->gen.body, "continue_final_message", &continues, e)) return false;
-    qn_err err = {0};
-    if (!qn_chat_render(loaded->chat, messages, NULL, args, !continues, continues, text, &err)) return true;
-    /* Some templates take one system message only. */
-    if (qn_messages_join_system(messages)) {
-        qn_err again = {0};
-        qn_buf_clear(text);
-        if (!qn_chat_render(loaded->chat, messages, NULL, args, !continues, continues, text, &again)) return true;
+    json_t *vars = json_object();
+    qn_err err = {0}, again = {0};
+    bool ok = collect_vars(x, vars, messages, continues, e);
+    if (ok && qn_chat_template_render(chat, vars, text, &err)) {
+        /* Some templates take one system message only. */
+        ok = qn_messages_join_system(messages) && !qn_chat_template_render(chat, vars, text, &again);
+        if (!ok && err.code == QN_NOMEM) qn_fail_err(e, &err, NULL);
+        else if (!ok) qn_fail_field(e, "messages", "prompt build failed: %s", err.text);
     }
-    if (err.code == QN_NOMEM) return qn_fail_err(e, &err, NULL);
-    return qn_fail_field(e, "messages", "prompt build failed: %s", err.text);
+    json_decref(vars);
+    return ok && (!continues || cut_behind_last(messages, text, e));
 }
 
 static bool take_messages(qn_exchange *x, qn_http_error *e)
 {
     const qn_loaded *loaded = x->server->opts.loaded;
-    json_t *messages = qn_json_get(x->gen.body, "messages"), *args = NULL;
+    json_t *messages = qn_json_get(x->gen.body, "messages");
     qn_buf text = {0};
     qn_err err = {0};
-    bool ok = qn_messages_normalize(messages, loaded->id, e) && template_args(x, &args, e) &&
-              render(x, messages, args, &text, e);
-    if (ok && qn_tokenizer_encode(loaded->tok, text.data ? text.data : "", text.len, 0, &x->gen.prompt, &err)) {
+    bool ok = qn_messages_normalize(messages, loaded->id, e) && render(x, messages, &text, e);
+    /* A template writes its special tokens itself. */
+    bool is_plain = qn_chat_template_kind(loaded->chat) == QN_CHAT_FALLBACK;
+    if (ok && qn_tokenizer_encode(loaded->tok, text.data ? text.data : "", text.len,
+                                  is_plain ? QN_ENCODE_ADD_SPECIAL : 0, &x->gen.prompt, &err)) {
         ok = qn_fail_err(e, &err, "messages");
     }
-    json_decref(args);
     qn_buf_release(&text);
     return ok;
 }

@@ -1,0 +1,541 @@
+/* The whole server over sockets, with a scripted model: routes, shapes, streams, clients that leave. */
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "fake_model.h"
+#include "serve/server.h"
+#include "serve/sse.h"
+
+enum { N_BYTES = 256, EOS = 256, N_VOCAB = 257, REPLY_CAP = 1 << 22, MAX_SCRIPT = 512 };
+
+/* ---- a tokenizer with one token per byte ---- */
+
+/* The printable character that byte-level vocabularies write for a byte. */
+static unsigned byte_letter(unsigned b)
+{
+    static unsigned next;
+    bool plain = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+    if (b == 0) next = 256;
+    return plain ? b : next++;
+}
+
+static qn_tokenizer *byte_tokenizer(void)
+{
+    json_t *vocab = json_object();
+    for (unsigned b = 0; b < N_BYTES; b++) {
+        qn_buf letter = {0};
+        qn_buf_put_utf8(&letter, byte_letter(b));
+        json_object_set_new(vocab, letter.data, json_integer(b));
+        qn_buf_release(&letter);
+    }
+    json_t *file = json_pack(
+        "{s:s, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b},"
+        " s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:o, s:[]}}",
+        "version", "1.0", "added_tokens", "id", EOS, "content", "<|end|>", "single_word", 0, "lstrip", 0, "rstrip", 0,
+        "normalized", 0, "special", 1, "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0,
+        "trim_offsets", 1, "use_regex", 0, "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0,
+        "trim_offsets", 1, "use_regex", 0, "model", "type", "BPE", "dropout", "unk_token",
+        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "vocab", vocab, "merges");
+    char *text = json_dumps(file, 0);
+    qn_tokenizer *t;
+    qn_err err = {0};
+    if (qn_tokenizer_parse(&t, text, strlen(text), NULL, 0, &err)) fail_msg("tokenizer: %s", err.text);
+    free(text);
+    json_decref(file);
+    return t;
+}
+
+static qn_chat_template *test_template(void)
+{
+    static const char source[] = "{%- for m in messages %}{{ m.role[0]|upper }}:{{ m.content }}\n{% endfor %}"
+                                 "{%- if add_generation_prompt %}A: {% endif %}";
+    qn_chat_template *t;
+    qn_err err = {0};
+    if (qn_chat_template_from_source(&t, source, strlen(source), NULL, &err)) fail_msg("template: %s", err.text);
+    return t;
+}
+
+/* ---- one server ---- */
+
+typedef struct rig {
+    qn_loaded loaded;
+    qn_engine *engine;
+    qn_server *server;
+    uint32_t script[MAX_SCRIPT];
+} rig;
+
+/* Start a server whose replies are `text`, whatever is asked; NULL: a hash of the history. The prompt
+ * of every test has `n_prompt` tokens then. */
+static void rig_start(rig *r, const char *text, uint32_t n_prompt, uint32_t step_us, uint32_t max_positions,
+                      const qn_server_opts *opts)
+{
+    qn_err err = {0};
+    memset(r, 0, sizeof *r);
+    qn_fake_opts fo = {.n_vocab = N_VOCAB, .step_us = step_us, .script_prompt = n_prompt,
+                       .max_positions = max_positions};
+    if (text) {
+        size_t n = strlen(text);
+        assert_true(n < MAX_SCRIPT);
+        for (size_t i = 0; i < n; i++) r->script[i] = (unsigned char)text[i];
+        r->script[n] = EOS;
+        fo.script = r->script;
+        fo.n_script = (uint32_t)n + 1;
+    }
+    r->loaded.id = (char *)(uintptr_t)"org/fake";
+    r->loaded.model = qn_fake_model(&fo);
+    r->loaded.dev = r->loaded.model->dev;
+    r->loaded.tok = byte_tokenizer();
+    r->loaded.chat = test_template();
+    r->loaded.eos[0] = EOS;
+    r->loaded.n_eos = 1;
+    const qn_engine_opts eo = {.max_rows = 8};
+    if (qn_engine_new(&r->engine, r->loaded.model, &eo, &err)) fail_msg("engine: %s", err.text);
+    qn_server_opts so = opts ? *opts : (qn_server_opts){0};
+    so.engine = r->engine;
+    so.loaded = &r->loaded;
+    so.defaults.max_tokens = -1;
+    if (qn_server_start(&r->server, &so, &err)) fail_msg("server: %s", err.text);
+}
+
+static void rig_stop(rig *r)
+{
+    assert_int_equal(qn_server_stop(r->server, 20000), 0);
+    qn_engine_free(r->engine);
+    qn_model_close(r->loaded.model);
+    qn_tokenizer_close(r->loaded.tok);
+    qn_chat_template_free(r->loaded.chat);
+}
+
+/* ---- a client ---- */
+
+static int dial(const rig *r)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(qn_server_port(r->server)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    return fd;
+}
+
+static void send_all(int fd, const char *s, size_t n)
+{
+    while (n) {
+        ssize_t k = send(fd, s, n, MSG_NOSIGNAL);
+        if (k <= 0) return; /* the server may close early: the reply says why */
+        s += k;
+        n -= (size_t)k;
+    }
+}
+
+static void send_request(int fd, const char *method, const char *path, const char *headers, const char *body)
+{
+    char head[1024];
+    int n = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s"
+                     "Content-Length: %zu\r\n\r\n", method, path, headers, strlen(body));
+    send_all(fd, head, (size_t)n);
+    send_all(fd, body, strlen(body));
+}
+
+/* Everything until the server closes, chunked coding undone; status in *status. malloc memory. */
+static char *receive(int fd, int *status, char **headers)
+{
+    char *raw = calloc(1, REPLY_CAP);
+    size_t n = 0;
+    ssize_t k;
+    while (n + 1 < REPLY_CAP && (k = recv(fd, raw + n, REPLY_CAP - 1 - n, 0)) > 0) n += (size_t)k;
+    close(fd);
+    char *start = raw;
+    if (!strncmp(raw, "HTTP/1.1 100", 12)) start = strstr(raw, "\r\n\r\n") + 4; /* is the client still there? */
+    char *end = strstr(start, "\r\n\r\n");
+    assert_non_null(end);
+    *status = atoi(start + strlen("HTTP/1.1 "));
+    if (headers) *headers = strndup(start, (size_t)(end - start));
+    char *body = calloc(1, REPLY_CAP), *at = end + 4, *to = body;
+    if (!strstr(raw, "Transfer-Encoding: chunked")) {
+        memcpy(body, at, n - (size_t)(at - raw));
+    } else {
+        for (size_t size; (size = strtoul(at, &at, 16)) > 0;) {
+            memcpy(to, at + 2, size);
+            to += size;
+            at += 2 + size + 2;
+        }
+    }
+    free(raw);
+    return body;
+}
+
+static char *call(const rig *r, const char *method, const char *path, const char *body, int want_status)
+{
+    int status, fd = dial(r);
+    send_request(fd, method, path, "", body);
+    char *reply = receive(fd, &status, NULL);
+    if (status != want_status) fail_msg("%s %s %.200s: %d, not %d: %s", method, path, body, status, want_status, reply);
+    return reply;
+}
+
+static json_t *call_json(const rig *r, const char *path, const char *body, int want_status)
+{
+    char *text = call(r, body ? "POST" : "GET", path, body ? body : "", want_status);
+    json_t *j = json_loads(text, 0, NULL);
+    if (!j) fail_msg("%s: not JSON: %s", path, text);
+    free(text);
+    return j;
+}
+
+static const char *str_at(const json_t *j, const char *a, const char *b)
+{
+    const json_t *choice = json_array_get(json_object_get(j, "choices"), 0);
+    const json_t *v = json_object_get(choice, a);
+    return json_string_value(b ? json_object_get(v, b) : v);
+}
+
+#define CHAT "/v1/chat/completions"
+#define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"abc\"}],\"temperature\":0"
+enum { N_ASK = 9 }; /* "U:abc\nA: " */
+
+/* ---- tests ---- */
+
+static void test_chat_and_stream(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, "Gr\xC3\xBC\xC3\x9F" "e \xF0\x9F\x98\x80!", N_ASK, 0, 0, NULL);
+    json_t *j = call_json(&r, CHAT, "{" ASK "}", 200);
+    assert_string_equal(str_at(j, "message", "content"), "Gr\xC3\xBC\xC3\x9F" "e \xF0\x9F\x98\x80!");
+    assert_string_equal(str_at(j, "finish_reason", NULL), "stop");
+    const json_t *usage = json_object_get(j, "usage");
+    assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), N_ASK);
+    assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 14); /* bytes and the end */
+    json_decref(j);
+
+    char *text = call(&r, "POST", CHAT, "{" ASK ",\"stream\":true}", 200);
+    qn_buf said = {0};
+    size_t n_roles = 0, n_finished = 0, n_usage = 0;
+    bool done = false;
+    for (char *at = text; *at;) {
+        size_t n = qn_sse_frame_bytes(at, strlen(at));
+        assert_true(!strncmp(at, "data: ", 6) || at[0] == ':');
+        if (!strncmp(at, "data: [DONE]\n\n", 14)) {
+            done = true;
+            assert_int_equal(at[n], '\0');
+        } else if (at[0] == 'd') {
+            j = json_loadb(at + 6, n - 8, 0, NULL);
+            assert_non_null(j); /* a split character would not parse */
+            const json_t *choice = json_array_get(json_object_get(j, "choices"), 0);
+            const json_t *delta = json_object_get(choice, "delta");
+            n_roles += json_object_get(delta, "role") != NULL;
+            n_finished += json_is_string(json_object_get(choice, "finish_reason"));
+            n_usage += json_object_get(j, "usage") != NULL;
+            const char *piece = json_string_value(json_object_get(delta, "content"));
+            qn_buf_puts(&said, piece ? piece : "");
+            json_decref(j);
+        }
+        at += n;
+    }
+    assert_true(done && n_roles == 1 && n_finished == 1 && n_usage == 1);
+    assert_string_equal(said.data, "Gr\xC3\xBC\xC3\x9F" "e \xF0\x9F\x98\x80!");
+    qn_buf_release(&said);
+    free(text);
+    rig_stop(&r);
+}
+
+static void test_stop_strings_and_length(void **state)
+{
+    (void)state;
+    static const struct { const char *more, *text, *finish; int n_tokens; } cases[] = {
+        {"", "one two three", "stop", 14},
+        {",\"stop\":\"two\"", "one ", "stop", 7},
+        {",\"stop\":[\"three\",\"o t\"]", "one tw", "stop", 9},
+        {",\"max_tokens\":3", "one", "length", 3},
+        {",\"max_tokens\":0", "", "length", 0},
+        {",\"stop\":\"x\"", "one two three", "stop", 14},
+        {",\"stop\":\"threes\"", "one two three", "stop", 14},
+        {",\"stop\":\"threes\",\"max_tokens\":10", "one two th", "length", 10},
+    };
+    rig r;
+    rig_start(&r, "one two three", N_ASK, 0, 0, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{" ASK "%s}", cases[i].more);
+        json_t *j = call_json(&r, CHAT, body, 200);
+        assert_string_equal(str_at(j, "message", "content"), cases[i].text);
+        assert_string_equal(str_at(j, "finish_reason", NULL), cases[i].finish);
+        const json_t *usage = json_object_get(j, "usage");
+        assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), cases[i].n_tokens);
+        json_decref(j);
+    }
+    rig_stop(&r);
+}
+
+static void test_completions(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, "xyz", 3, 0, 0, NULL);
+    static const char *const prompts[] = {"\"abc\"", "[97,98,99]", "[\"abc\"]", "[[97,98,99]]"};
+    for (size_t i = 0; i < 4; i++) {
+        char body[128];
+        snprintf(body, sizeof body, "{\"prompt\":%s,\"temperature\":0,\"logprobs\":1}", prompts[i]);
+        json_t *j = call_json(&r, "/v1/completions", body, 200);
+        assert_string_equal(str_at(j, "text", NULL), "xyz");
+        assert_string_equal(json_string_value(json_object_get(j, "object")), "text_completion");
+        const json_t *lp = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs");
+        assert_int_equal(json_array_size(json_object_get(lp, "tokens")), 4);
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(json_integer_value(json_array_get(json_object_get(lp, "text_offset"), (size_t)k)), k);
+        }
+        json_decref(j);
+    }
+    static const char *const bad[] = {"{}", "{\"prompt\":\"\"}", "{\"prompt\":[]}", "{\"prompt\":[\"a\",\"b\"]}",
+                                      "{\"prompt\":7}", "{\"prompt\":[257]}", "{\"prompt\":[-1]}", "{\"prompt\":[1.5]}",
+                                      "{\"prompt\":[null]}", "{\"prompt\":[[]]}", "{\"prompt\":[[1],[2]]}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *j = call_json(&r, "/v1/completions", bad[i], 400);
+        assert_string_equal(json_string_value(json_object_get(json_object_get(j, "error"), "param")), "prompt");
+        json_decref(j);
+    }
+    rig_stop(&r);
+}
+
+static void test_pages(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, "x", N_ASK, 0, 0, NULL);
+    char *text = call(&r, "GET", "/health", "", 200);
+    assert_string_equal(text, "{\"status\": \"ok\"}");
+    free(text);
+    static const struct { const char *method, *path; int status; } cases[] = {
+        {"GET", "/v1/models", 200}, {"GET", "/v1/models/", 200}, {"GET", "/v1/models?a=b", 200},
+        {"GET", "/v1/models/org/fake", 200}, {"GET", "/v1/models/org%2Ffake", 200}, {"GET", "/v1/models/x", 200},
+        {"GET", "/v1", 200}, {"GET", "/v1/health", 200}, {"HEAD", "/v1", 200}, {"GET", "/", 404}, {"GET", "/v2", 404},
+        {"POST", "/v1/models", 405}, {"GET", CHAT, 405}, {"DELETE", "/v1/completions", 405}, {"PUT", "/health", 405},
+        {"OPTIONS", "/anything", 204}, {"OPTIONS", CHAT, 204}, {"POST", "/chat/completions", 400},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        free(call(&r, cases[i].method, cases[i].path, "", cases[i].status));
+    }
+    json_t *j = call_json(&r, "/v1/models/org%2Ffake", NULL, 200);
+    assert_string_equal(json_string_value(json_object_get(j, "id")), "org/fake");
+    assert_int_equal(json_array_size(json_object_get(j, "data")), 1);
+    json_decref(j);
+    rig_stop(&r);
+}
+
+static void test_guards(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"sesame", NULL}, *const origins[] = {"http://page", NULL};
+    const qn_server_opts locked = {.api_keys = keys, .allowed_origins = origins, .body_limit_bytes = 1000};
+    static const struct { const char *headers; int status; } cases[] = {
+        {"", 401}, {"Authorization: Bearer sesam\r\n", 401}, {"Authorization: Basic sesame\r\n", 401},
+        {"Authorization: Bearer sesame\r\n", 200}, {"x-api-key: sesame\r\n", 200}, {"x-api-key: sesame!\r\n", 401},
+    };
+    rig r;
+    rig_start(&r, "x", N_ASK, 0, 0, &locked);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int status, fd = dial(&r);
+        send_request(fd, "GET", "/v1/models", cases[i].headers, "");
+        free(receive(fd, &status, NULL));
+        assert_int_equal(status, cases[i].status);
+    }
+    int status, fd = dial(&r);
+    char *headers;
+    send_request(fd, "OPTIONS", CHAT, "Origin: http://page\r\nAccess-Control-Request-Headers: x-a\r\n"
+                 "Access-Control-Request-Private-Network: true\r\n", "");
+    free(receive(fd, &status, &headers));
+    assert_int_equal(status, 204);
+    assert_non_null(strstr(headers, "Access-Control-Allow-Origin: http://page"));
+    assert_non_null(strstr(headers, "Access-Control-Allow-Headers: x-a"));
+    assert_non_null(strstr(headers, "Access-Control-Allow-Private-Network: true"));
+    assert_non_null(strstr(headers, "Vary: Origin"));
+    free(headers);
+    fd = dial(&r);
+    send_request(fd, "GET", "/health", "Origin: http://other\r\n", "");
+    free(receive(fd, &status, &headers));
+    assert_int_equal(status, 200);
+    assert_null(strstr(headers, "Access-Control"));
+    free(headers);
+
+    /* bodies over the limit: told by length before reading, or found out while reading */
+    char big[2001];
+    memset(big, ' ', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    fd = dial(&r);
+    send_request(fd, "POST", CHAT, "x-api-key: sesame\r\n", big);
+    free(receive(fd, &status, NULL));
+    assert_int_equal(status, 413);
+    fd = dial(&r);
+    static const char chunked[] = "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                                  "x-api-key: sesame\r\nTransfer-Encoding: chunked\r\n\r\n5dc\r\n";
+    send_all(fd, chunked, sizeof chunked - 1);
+    send_all(fd, big, 1500);
+    send_all(fd, "\r\n0\r\n\r\n", 7);
+    free(receive(fd, &status, NULL));
+    assert_int_equal(status, 413);
+    rig_stop(&r);
+}
+
+static uint32_t active_rows(const rig *r)
+{
+    qn_engine_stats s;
+    qn_engine_stats_get(r->engine, &s);
+    return s.active_rows + s.waiting_rows;
+}
+
+static bool becomes(const rig *r, uint32_t rows, double limit_ms)
+{
+    double end = qn_now_ms() + limit_ms;
+    while (active_rows(r) != rows && qn_now_ms() < end) usleep(1000);
+    return active_rows(r) == rows;
+}
+
+/* A client that closes must free its row: before the first byte, while streaming, not streaming. */
+static void test_clients_that_leave(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, NULL, 0, 2000, 100000, NULL);
+    for (int stream = 0; stream < 2; stream++) {
+        for (int reads = 0; reads <= stream; reads++) {
+            int fd = dial(&r);
+            char body[256], some[4096];
+            snprintf(body, sizeof body, "{" ASK ",\"seed\":1,\"max_tokens\":50000,\"stream\":%s}",
+                     stream ? "true" : "false");
+            send_request(fd, "POST", CHAT, "", body);
+            assert_true(becomes(&r, 1, 5000));
+            if (reads) assert_true(recv(fd, some, sizeof some, 0) > 0);
+            close(fd);
+            assert_true(becomes(&r, 0, 5000));
+        }
+    }
+    rig_stop(&r);
+}
+
+/* A client that has only finished sending still gets its answer. */
+static void test_half_close(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, "fine", N_ASK, 20000, 0, NULL);
+    for (int stream = 0; stream < 2; stream++) {
+        int fd = dial(&r), status;
+        send_request(fd, "POST", CHAT, "", stream ? "{" ASK ",\"stream\":true}" : "{" ASK "}");
+        shutdown(fd, SHUT_WR);
+        char *body = receive(fd, &status, NULL);
+        assert_int_equal(status, 200);
+        assert_non_null(strstr(body, stream ? "[DONE]" : "\"fine\""));
+        free(body);
+    }
+    rig_stop(&r);
+}
+
+/* A client that does not read is given up once a mebibyte waits for it. */
+static void test_slow_reader(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, NULL, 0, 0, 400000, NULL);
+    int fd = dial(&r), small = 4096;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    send_request(fd, "POST", CHAT, "", "{" ASK ",\"stream\":true,\"max_tokens\":300000,\"logprobs\":true,"
+                 "\"logit_bias\":{\"256\":-100}}");
+    assert_true(becomes(&r, 1, 5000));
+    assert_true(becomes(&r, 0, 60000));
+    close(fd);
+    rig_stop(&r);
+}
+
+static void test_draining(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, NULL, 0, 2000, 100000, NULL);
+    int fd = dial(&r), status;
+    send_request(fd, "POST", CHAT, "", "{" ASK ",\"stream\":true,\"max_tokens\":90000,\"logit_bias\":{\"256\":-100}}");
+    assert_true(becomes(&r, 1, 5000));
+    assert_int_equal(qn_server_stop(r.server, 50), 1);
+    char *body = receive(fd, &status, NULL);
+    assert_int_equal(status, 200);
+    assert_non_null(strstr(body, "\"error\":{\"message\":\"the server is shutting down\""));
+    assert_null(strstr(body, "[DONE]"));
+    free(body);
+    r.server = NULL;
+    rig_stop(&r);
+}
+
+static void test_context_limit(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, NULL, 0, 0, 100, NULL);
+    for (int n = 98; n <= 101; n++) {
+        char body[1024] = "{\"max_tokens\":50,\"logit_bias\":{\"256\":-100},\"prompt\":[5";
+        for (int i = 1; i < n; i++) strcat(body, ",5");
+        strcat(body, "]}");
+        json_t *j = call_json(&r, "/v1/completions", body, n < 100 ? 200 : 400);
+        if (n < 100) {
+            assert_string_equal(str_at(j, "finish_reason", NULL), "length");
+            const json_t *usage = json_object_get(j, "usage");
+            assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 100 - n);
+        } else {
+            const json_t *e = json_object_get(j, "error");
+            assert_string_equal(json_string_value(json_object_get(e, "code")), "context_length_exceeded");
+            assert_int_equal(json_integer_value(json_object_get(e, "n_prompt_tokens")), n);
+        }
+        json_decref(j);
+    }
+    rig_stop(&r);
+}
+
+static void test_port_in_use(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, "x", N_ASK, 0, 0, NULL);
+    qn_server_opts o = {.port = qn_server_port(r.server), .engine = r.engine, .loaded = &r.loaded};
+    qn_server *second;
+    qn_err err = {0};
+    assert_int_equal(qn_server_check_address(&o, &err), QN_IO);
+    assert_non_null(strstr(err.text, "in use"));
+    qn_err_clear(&err);
+    assert_int_equal(qn_server_start(&second, &o, &err), QN_IO);
+    assert_null(second);
+    qn_err_clear(&err);
+    o.host = "no.such.host.invalid";
+    assert_int_equal(qn_server_check_address(&o, &err), QN_IO);
+    assert_non_null(strstr(err.text, "no.such.host.invalid"));
+    rig_stop(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chat_and_stream),
+        cmocka_unit_test(test_stop_strings_and_length),
+        cmocka_unit_test(test_completions),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_guards),
+        cmocka_unit_test(test_clients_that_leave),
+        cmocka_unit_test(test_half_close),
+        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_draining),
+        cmocka_unit_test(test_context_limit),
+        cmocka_unit_test(test_port_in_use),
+    };
+    qn_log_set_level(QN_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
