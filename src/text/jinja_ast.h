@@ -53,7 +53,8 @@ typedef enum qn_jkind {
     QN_JN_WITH,    /* list: targets, list2: values; body; scope */
     QN_JN_BLOCK,   /* body; scope */
     QN_JN_GENERATION, /* body; scope */
-    QN_JN_BREAK, QN_JN_CONTINUE
+    QN_JN_BREAK, QN_JN_CONTINUE,
+    QN_JN_LOAD      /* include and its kin: an error when it is reached */
 } qn_jkind;
 
 typedef struct qn_jnode qn_jnode;

@@ -120,7 +120,8 @@ static int order_strings(const qn_jstr *a, const qn_jstr *b)
 {
     size_t n = a->n < b->n ? a->n : b->n;
     int o = n ? memcmp(a->p, b->p, n) : 0;
-    return o ? o : a->n < b->n ? -1 : a->n > b->n;
+    if (o) return o < 0 ? -1 : 1;
+    return a->n < b->n ? -1 : a->n > b->n;
 }
 
 bool qn_jcompare(qn_jrun *run, qn_jval a, qn_jval b, const char *op, int *order)
@@ -325,7 +326,8 @@ void qn_jput_repr(qn_jrun *run, qn_buf *b, qn_jval v)
     }
     case QN_J_MACRO:
         qn_buf_puts(b, "<Macro ");
-        put_str_repr(b, v.macro->node->name);
+        if (v.macro->node->kind == QN_JN_CALLBLOCK) qn_buf_puts(b, "anonymous");
+        else put_str_repr(b, v.macro->node->name);
         qn_buf_putc(b, '>');
         break;
     default: qn_buf_printf(b, "<%s object>", qn_jtype_name(v)); break;

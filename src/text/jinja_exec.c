@@ -40,6 +40,14 @@ static void print_value(qn_jrun *run, qn_jval v)
     qn_buf_release(&b);
 }
 
+/* The result of a call or filter block, which jinja2 wants to be a string. */
+static void print_text(qn_jrun *run, qn_jval v, const char *what)
+{
+    if (run->failed) return;
+    if (v.type == QN_J_STR) qn_jwrite(run, v.s->p, v.s->n);
+    else qn_jfail(run, "the result of a %s must be a string, not %s", what, qn_jtype_name(v));
+}
+
 /* ---- scopes ---- */
 
 /* A name that the template did not set: what it set before at its top level (for blocks), the
@@ -153,7 +161,7 @@ static flow exec_filterblock(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
     flow jump;
     qn_jval v = capture(run, in, &n->body, &jump);
     if (jump != GO || run->failed) return jump;
-    print_value(run, qn_jeval_filter(run, in, n->b, v));
+    print_text(run, qn_jeval_filter(run, in, n->b, v), "filter block");
     return GO;
 }
 
@@ -279,7 +287,7 @@ static void exec_callblock(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
     kw[c.n_kw++] = (qn_jkw){&caller, make_macro(run, f, n)};
     c.kw = kw;
     run->line = n->line;
-    print_value(run, qn_jcall_value(run, callee, &c));
+    print_text(run, qn_jcall_value(run, callee, &c), "call block");
 }
 
 /* Take the keyword `name` out of the call; QN_J_MISSING if it is not given. */
@@ -373,6 +381,9 @@ static flow exec(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
     case QN_JN_GENERATION: return exec_scope(run, f, n);
     case QN_JN_BREAK: return BREAK;
     case QN_JN_CONTINUE: return CONTINUE;
+    case QN_JN_LOAD:
+        qn_jfail(run, "a chat template cannot load others: include, import and extends are not possible");
+        return GO;
     default: qn_jfail(run, "this is not a statement"); return GO;
     }
 }

@@ -198,13 +198,12 @@ static qn_jval f_first(qn_jrun *run, qn_jval self, qn_jcall *c)
 static bool reversible(qn_jval v)
 {
     return v.type == QN_J_STR || v.type == QN_J_LIST || v.type == QN_J_TUPLE || v.type == QN_J_DICT ||
-           v.type == QN_J_VIEW || v.type == QN_J_RANGE;
+           v.type == QN_J_VIEW || v.type == QN_J_RANGE || v.type == QN_J_UNDEF;
 }
 
 static qn_jval f_last(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)c;
-    if (self.type == QN_J_UNDEF) return qn_jfail_undef(run, self);
     if (!reversible(self)) return qn_jfail(run, "'%s' object is not reversible", qn_jtype_name(self));
     qn_jval l = qn_jto_list(run, self);
     if (run->failed) return l;
@@ -215,7 +214,6 @@ static qn_jval f_reverse(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)c;
     if (self.type == QN_J_STR) return qn_jslice(run, self, qn_jnone(), qn_jnone(), qn_jint(-1));
-    if (self.type == QN_J_UNDEF) return qn_jfail_undef(run, self);
     qn_jval l = qn_jto_list(run, self);
     if (run->failed) return l;
     for (size_t i = 0, k = l.list->n; i + 1 < k; i++) {
@@ -324,7 +322,7 @@ static qn_jval f_items(qn_jrun *run, qn_jval self, qn_jcall *c)
 
 typedef struct chunks {
     qn_jiter src;      /* batch */
-    qn_jval list;      /* slice */
+    qn_jval list;      /* slice; batch(0) */
     int64_t n;
     int64_t at;
     qn_jval fill;
@@ -335,8 +333,9 @@ static bool next_batch(qn_jrun *run, qn_jiter *it, qn_jval *out)
     chunks *s = it->state;
     qn_jval item;
     *out = qn_jlist_new(run, QN_J_LIST, 0);
-    /* As in jinja2, a count of 0 or less never cuts a batch (except before the first item, for 0). */
-    while (!run->failed && ((int64_t)out->list->n != s->n) && qn_jiter_next(run, &s->src, &item))
+    if (s->n == 0 && s->at++ == 0) return !run->failed && s->list.list->n > 0; /* jinja2's odd empty batch */
+    /* As in jinja2, a count below 1 never cuts a batch. */
+    while (!run->failed && (s->n < 1 || (int64_t)out->list->n != s->n) && qn_jiter_next(run, &s->src, &item))
         qn_jlist_add(run, out->list, item);
     if (run->failed || out->list->n == 0) return false;
     while (s->fill.type != QN_J_NONE && s->fill.type != QN_J_MISSING && (int64_t)out->list->n < s->n && !run->failed)
@@ -347,9 +346,10 @@ static bool next_batch(qn_jrun *run, qn_jiter *it, qn_jval *out)
 static qn_jval f_batch(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     chunks *s = qn_jtake(run, 1, sizeof *s);
-    if (!s || !qn_jiter_start(run, self, &s->src)) return qn_jundef(NULL);
+    if (!s) return qn_jundef(NULL);
     s->n = qn_jarg_int(run, c->a[0], 0);
-    if (s->n == 0) return qn_jfail(run, "batch: the count must not be 0");
+    if (s->n == 0) self = s->list = qn_jto_list(run, self);
+    if (!qn_jiter_start(run, self, &s->src)) return qn_jundef(NULL);
     s->fill = c->a[1];
     return qn_jiter_new(run, self, next_batch, s);
 }

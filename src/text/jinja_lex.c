@@ -166,7 +166,7 @@ static void lex_raw(lexer *x)
         advance(x, end);
         return;
     }
-    fail(x, "missing end of raw block");
+    if (x->at < x->n) fail(x, "missing end of raw block"); /* nothing left: jinja2 lets it pass */
 }
 
 static void lex_comment(lexer *x)
@@ -177,7 +177,7 @@ static void lex_comment(lexer *x)
         advance(x, end);
         return;
     }
-    fail(x, "missing end of comment");
+    if (x->at < x->n) fail(x, "missing end of comment");
 }
 
 static int hex_value(const char *p, size_t digits, unsigned *out)

@@ -183,7 +183,8 @@ static qn_jval number_attr(qn_jval v, const qn_jstr *s)
 static qn_jval macro_attr(qn_jrun *run, qn_jmacro *m, const qn_jstr *s)
 {
     const qn_jnode *n = m->node;
-    if (qn_jstr_is(s, "name")) return (qn_jval){.type = QN_J_STR, .s = n->name};
+    bool anonymous = n->kind == QN_JN_CALLBLOCK;
+    if (qn_jstr_is(s, "name")) return anonymous ? qn_jnone() : (qn_jval){.type = QN_J_STR, .s = n->name};
     if (qn_jstr_is(s, "caller")) return qn_jbool(n->scope->caller_slot >= 0);
     if (qn_jstr_is(s, "catch_kwargs")) return qn_jbool(n->scope->kwargs_slot >= 0);
     if (qn_jstr_is(s, "catch_varargs")) return qn_jbool(n->scope->varargs_slot >= 0);

@@ -615,10 +615,9 @@ qn_jnode *qn_jp_expression(qn_jparser *p, bool cond)
     return p->rc ? NULL : n;
 }
 
-static bool tuple_end(const qn_jparser *p, qn_jtuple_rule rule)
+static bool tuple_end(const qn_jparser *p)
 {
-    if (qn_jp_is(p, QN_JT_VAR_END) || qn_jp_is(p, QN_JT_BLOCK_END) || qn_jp_is(p, QN_JT_RPAREN)) return true;
-    return rule.end_name && qn_jp_is_name(p, rule.end_name);
+    return qn_jp_is(p, QN_JT_VAR_END) || qn_jp_is(p, QN_JT_BLOCK_END) || qn_jp_is(p, QN_JT_RPAREN);
 }
 
 qn_jnode *qn_jp_tuple(qn_jparser *p, qn_jtuple_rule rule)
@@ -628,7 +627,7 @@ qn_jnode *qn_jp_tuple(qn_jparser *p, qn_jtuple_rule rule)
     bool is_tuple = false;
     while (!p->rc) {
         if (items.n && !qn_jp_expect(p, QN_JT_COMMA)) return NULL;
-        if (tuple_end(p, rule)) break;
+        if (tuple_end(p)) break;
         qn_jp_add(p, &items, rule.simple ? qn_jp_primary(p, rule.namespaces) : qn_jp_expression(p, rule.cond));
         if (p->rc || !qn_jp_is(p, QN_JT_COMMA)) break;
         is_tuple = true;

@@ -18,6 +18,7 @@ typedef struct qn_jparser {
     size_t at;
     int depth;
     int loops; /* loops around this statement that break and continue may leave */
+    qn_jnodes blocks; /* named blocks so far */
     qn_code rc;
 } qn_jparser;
 
@@ -27,7 +28,6 @@ typedef struct qn_jtuple_rule {
     bool cond;            /* `a if b else c` is allowed */
     bool parens;          /* inside parentheses: may be empty */
     bool namespaces;      /* ns.attr is allowed (assignment) */
-    const char *end_name; /* a name that ends the list */
 } qn_jtuple_rule;
 
 /* The token here (no failure). */

@@ -38,9 +38,9 @@ static bool assignable(qn_jparser *p, const qn_jnode *n)
     return false;
 }
 
-static qn_jnode *parse_target(qn_jparser *p, const char *end_name, bool namespaces)
+static qn_jnode *parse_target(qn_jparser *p, bool namespaces)
 {
-    qn_jnode *n = qn_jp_tuple(p, (qn_jtuple_rule){.simple = true, .namespaces = namespaces, .end_name = end_name});
+    qn_jnode *n = qn_jp_tuple(p, (qn_jtuple_rule){.simple = true, .namespaces = namespaces});
     return assignable(p, n) ? n : NULL;
 }
 
@@ -58,7 +58,7 @@ static qn_jnode *parse_target_name(qn_jparser *p)
 
 static qn_jnode *parse_set(qn_jparser *p, uint32_t line)
 {
-    qn_jnode *target = parse_target(p, NULL, true);
+    qn_jnode *target = parse_target(p, true);
     qn_jnode *n = qn_jp_node(p, QN_JN_SET, line);
     if (!n) return NULL;
     n->a = target;
@@ -76,10 +76,10 @@ static qn_jnode *parse_for(qn_jparser *p, uint32_t line)
 {
     qn_jnode *n = qn_jp_node(p, QN_JN_FOR, line);
     if (!n) return NULL;
-    n->a = parse_target(p, "in", false);
+    n->a = parse_target(p, false);
     if (p->rc) return NULL;
     if (!qn_jp_skip_name(p, "in")) return qn_jp_fail(p, "expected 'in'");
-    n->b = qn_jp_tuple(p, (qn_jtuple_rule){.end_name = "recursive"});
+    n->b = qn_jp_tuple(p, (qn_jtuple_rule){.cond = false});
     if (qn_jp_skip_name(p, "if")) n->c = qn_jp_expression(p, true);
     n->recursive = qn_jp_skip_name(p, "recursive");
     p->loops++;
@@ -184,7 +184,7 @@ static qn_jnode *parse_with(qn_jparser *p, uint32_t line)
     if (!n) return NULL;
     while (!p->rc && !qn_jp_is(p, QN_JT_BLOCK_END)) {
         if (n->list.n && !qn_jp_expect(p, QN_JT_COMMA)) return NULL;
-        qn_jp_add(p, &n->list, parse_target(p, NULL, false));
+        qn_jp_add(p, &n->list, parse_target(p, false));
         if (!qn_jp_expect(p, QN_JT_ASSIGN)) return NULL;
         qn_jp_add(p, &n->list2, qn_jp_expression(p, true));
     }
@@ -197,6 +197,11 @@ static qn_jnode *parse_block(qn_jparser *p, uint32_t line)
     const qn_jtok *name = qn_jp_expect(p, QN_JT_NAME);
     qn_jnode *n = qn_jp_node(p, QN_JN_BLOCK, line);
     if (!n) return NULL;
+    n->name = qn_jp_str(p, name->p, name->n);
+    for (size_t i = 0; n->name && i < p->blocks.n; i++)
+        if (p->blocks.v[i]->name->n == name->n && memcmp(p->blocks.v[i]->name->p, name->p, name->n) == 0)
+            return qn_jp_fail(p, "block '%.*s' is defined twice", name->n > 60 ? 60 : (int)name->n, name->p);
+    qn_jp_add(p, &p->blocks, n);
     if (qn_jp_skip_name(p, "scoped") || qn_jp_skip_name(p, "required"))
         return qn_jp_fail(p, "not supported yet: scoped and required blocks");
     parse_function_body(p, n, "endblock");
@@ -232,11 +237,12 @@ static qn_jnode *parse_jump(qn_jparser *p, uint32_t line, qn_jkind kind)
 static qn_jnode *parse_break(qn_jparser *p, uint32_t line) { return parse_jump(p, line, QN_JN_BREAK); }
 static qn_jnode *parse_continue(qn_jparser *p, uint32_t line) { return parse_jump(p, line, QN_JN_CONTINUE); }
 
-static qn_jnode *parse_unsupported(qn_jparser *p, uint32_t line)
+/* include, import, from, extends: there is nothing to load from, which jinja2 notices when it gets
+ * there. */
+static qn_jnode *parse_load(qn_jparser *p, uint32_t line)
 {
-    (void)line;
-    return qn_jp_fail(p, "a chat template has no other templates to load: include, import, from and extends "
-                         "are not possible");
+    while (!p->rc && !qn_jp_is(p, QN_JT_BLOCK_END) && !qn_jp_is(p, QN_JT_EOF)) p->at++;
+    return qn_jp_node(p, QN_JN_LOAD, line);
 }
 
 static qn_jnode *parse_autoescape(qn_jparser *p, uint32_t line)
@@ -255,8 +261,8 @@ static qn_jnode *parse_statement(qn_jparser *p)
         {"call", parse_callblock}, {"filter", parse_filterblock}, {"with", parse_with},
         {"block", parse_block}, {"print", parse_print}, {"generation", parse_generation},
         {"break", parse_break}, {"continue", parse_continue}, {"autoescape", parse_autoescape},
-        {"include", parse_unsupported}, {"import", parse_unsupported}, {"from", parse_unsupported},
-        {"extends", parse_unsupported},
+        {"include", parse_load}, {"import", parse_load}, {"from", parse_load},
+        {"extends", parse_load},
     };
     const qn_jtok *k = qn_jp_now(p);
     if (k->type != QN_JT_NAME) return qn_jp_fail(p, "expected the name of a tag");

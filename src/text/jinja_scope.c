@@ -334,6 +334,7 @@ static void resolve_for(resolver *r, qn_jscope *s, qn_jnode *n)
     collect_all(r, body, &n->body);
     if (n->orelse.n && (n->scope2 = new_scope(r, s))) collect_all(r, n->scope2, &n->orelse);
     if (n->c && (n->scope3 = new_scope(r, s))) {
+        if (body->loop_slot >= 0) entry(r, n->scope3, body->sym[0].name); /* the target has one slot in both */
         collect_store(r, n->scope3, n->a, true);
         collect(r, n->scope3, n->c);
     }

@@ -263,7 +263,7 @@ static void split_space(qn_jrun *run, qn_jval self, int64_t max, qn_jlist *out)
     size_t n = self.s->n, at = qn_jstrip_left(p, n, NULL, 0);
     while (at < n && !run->failed) {
         if (max-- == 0) {
-            qn_jlist_add(run, out, part(run, self, p + at, n - at - qn_jstrip_right(p + at, n - at, NULL, 0)));
+            qn_jlist_add(run, out, part(run, self, p + at, n - at));
             return;
         }
         size_t end = at;
@@ -283,8 +283,7 @@ static void rsplit_space(qn_jrun *run, qn_jval self, int64_t max, qn_jlist *out)
     size_t end = self.s->n - qn_jstrip_right(p, self.s->n, NULL, 0);
     while (end > 0 && !run->failed) {
         if (max-- == 0) {
-            size_t from = qn_jstrip_left(p, end, NULL, 0);
-            qn_jlist_add(run, out, part(run, self, p + from, end - from));
+            qn_jlist_add(run, out, part(run, self, p, end));
             return;
         }
         size_t at = end;
@@ -502,8 +501,8 @@ static qn_jval s_format(qn_jrun *run, qn_jval self, qn_jcall *c) { return qn_jfo
 
 static qn_jval s_format_map(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
-    if (c->a[0].type != QN_J_DICT) return qn_jfail(run, "format_map needs a mapping, got %s", qn_jtype_name(c->a[0]));
-    const qn_jdict *d = c->a[0].dict;
+    static const qn_jdict nothing; /* Python looks at the mapping only when a field needs it */
+    const qn_jdict *d = c->a[0].type == QN_J_DICT ? c->a[0].dict : &nothing;
     qn_jcall named = {.kw = qn_jtake(run, d->n + 1, sizeof *named.kw)};
     for (size_t i = 0; named.kw && i < d->n; i++)
         if (d->e[i].key.type == QN_J_STR) named.kw[named.n_kw++] = (qn_jkw){d->e[i].key.s, d->e[i].value};

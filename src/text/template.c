@@ -14,7 +14,8 @@ enum { MAX_TEMPLATES = 32, MAX_NAME = 128, MAX_TEMPLATE_FILE = 16 << 20 };
 
 typedef struct named {
     char *name, *source;
-    qn_template *compiled;
+    qn_template *compiled; /* NULL: `broken` says why */
+    qn_err broken;
 } named;
 
 struct qn_chat_template {
@@ -31,7 +32,8 @@ static named *find_named(const qn_chat_template *ct, const char *name)
     return NULL;
 }
 
-/* Keep and compile one template; the first one of a name stays. */
+/* Keep and compile one template; the first one of a name stays. One that does not compile is kept
+ * with its error: the model can still complete plain text. */
 static qn_code add_template(qn_chat_template *ct, const char *name, const char *source, size_t size, qn_err *err)
 {
     if (find_named(ct, name)) return QN_OK;
@@ -47,7 +49,8 @@ static qn_code add_template(qn_chat_template *ct, const char *name, const char *
     char title[MAX_NAME + 32];
     bool plain = strcmp(name, "default") == 0;
     snprintf(title, sizeof title, plain ? "chat template" : "chat template '%s'", name);
-    return qn_template_compile(&t->compiled, source, size, title, err);
+    return qn_template_compile(&t->compiled, source, size, title, &t->broken) == QN_NOMEM
+               ? qn_err_set(err, QN_NOMEM, "chat template: out of memory") : QN_OK;
 }
 
 static qn_code add_file(qn_chat_template *ct, const char *name, const char *path, qn_err *err)
@@ -177,6 +180,7 @@ qn_code qn_chat_template_from_source(qn_chat_template **out, const char *source,
     if (!ct) return qn_err_set(err, QN_NOMEM, "chat template: out of memory");
     qn_code rc = read_tokens(ct, tokenizer_config, err);
     if (!rc) rc = add_template(ct, "default", source, size, err);
+    if (!rc && !ct->list[0].compiled) rc = qn_err_set(err, ct->list[0].broken.code, "%s", ct->list[0].broken.text);
     if (rc) {
         qn_chat_template_free(ct);
         return rc;
@@ -229,6 +233,7 @@ qn_code qn_chat_template_render(const qn_chat_template *ct, const json_t *vars, 
     const named *t = choose(ct, tools && !json_is_null(tools));
     if (!t)
         return qn_err_set(err, QN_INVALID, "the model has no chat template named default (only '%s')", ct->list[0].name);
+    if (!t->compiled) return qn_err_set(err, t->broken.code, "%s", t->broken.text);
     json_t *all = all_vars(ct, vars);
     if (!all) return qn_err_set(err, QN_NOMEM, "chat template: out of memory");
     qn_code rc = qn_template_render(t->compiled, all, out, err);
@@ -253,5 +258,6 @@ const char *qn_chat_template_source(const qn_chat_template *ct, bool tools)
 
 void qn_chat_template_set_clock(qn_chat_template *ct, int64_t (*clock)(void *arg), void *arg)
 {
-    for (size_t i = 0; i < ct->n; i++) qn_template_set_clock(ct->list[i].compiled, clock, arg);
+    for (size_t i = 0; i < ct->n; i++)
+        if (ct->list[i].compiled) qn_template_set_clock(ct->list[i].compiled, clock, arg);
 }

@@ -48,13 +48,15 @@ void qn_template_free(qn_template *t);
  *   "chat_template_type" of tokenizer_config chooses a built-in builder instead (deepseek_v32).
  * tokenizer_config is the parsed tokenizer_config.json, NULL if there is none (borrowed for the
  * call). A folder without any template opens as the fallback (see qn_chat_template_kind).
- * A template that does not compile is an error here. On failure *out is NULL.
- * Errors: QN_INVALID (syntax), QN_FORMAT (a file is not what it should be), QN_IO, QN_LIMIT,
- * QN_UNSUPPORTED (an unknown chat_template_type), QN_NOMEM. */
+ * A template that does not compile is no error here but at its first render, so that a model with a
+ * broken one still opens. On failure *out is NULL.
+ * Errors: QN_FORMAT (a file is not what it should be), QN_IO, QN_LIMIT, QN_UNSUPPORTED (an unknown
+ * chat_template_type), QN_NOMEM. */
 qn_code qn_chat_template_open(qn_chat_template **out, const char *model_dir, const json_t *tokenizer_config,
                               qn_err *err);
 
-/* The same from a given source instead of the folder's, for --chat-template. Errors: as above. */
+/* The same from a given source instead of the folder's, for --chat-template: it must
+ * compile. Errors: QN_INVALID (syntax), QN_LIMIT, QN_NOMEM. */
 qn_code qn_chat_template_from_source(qn_chat_template **out, const char *source, size_t size,
                                      const json_t *tokenizer_config, qn_err *err);
 
