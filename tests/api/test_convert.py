@@ -167,7 +167,7 @@ def matrices(arch):
         yield g + "ffn_down.weight", m + "mlp.down_proj", HIDDEN, WIDE, 0
 
 
-def make_gguf(path, arch, kinds):
+def make_gguf(path, arch, kinds, extra=None):
     """A tiny model whose matrices take the types in turn. Returns {module: (type, reference)}."""
     rng = np.random.default_rng(7)
     w = gguf_header(path, arch)
@@ -183,6 +183,8 @@ def make_gguf(path, arch, kinds):
     for i in range(LAYERS):
         for n in ("attn_norm", "ffn_norm"):
             w.add_tensor(f"blk.{i}.{n}.weight", np.linspace(0.5, 1.5, HIDDEN, dtype=np.float32))
+    for name, value in (extra or {}).items():
+        w.add_tensor(name, value)
     finish(w)
     return out
 
@@ -526,6 +528,120 @@ CASES = {
     "mixed_4_6": ("qwen3", "bfloat16", {}, ["-q", "--quant-predicate", "mixed_4_6"],
                   {"quantize": True, "q_group_size": 64, "quant_predicate": "mixed_4_6"}),
 }
+
+
+# ---- GGUF: families ----
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "mlp.switch_mlp.gate_proj": "ffn_gate_exps", "mlp.switch_mlp.up_proj": "ffn_up_exps",
+    "mlp.switch_mlp.down_proj": "ffn_down_exps", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+SANDWICH_NAMES = {"post_attention_layernorm": "post_attention_norm",
+                  "pre_feedforward_layernorm": "ffn_norm",
+                  "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def gguf_name(name, arch):
+    module, suffix = name.rsplit(".", 1)
+    names = {**GGUF_NAMES, **(SANDWICH_NAMES if arch == "gemma2" else {})}
+    if not module.startswith("model.layers."):
+        return f"{names[module]}.{suffix}"
+    layer, rest = module[len("model.layers."):].split(".", 1)
+    return f"blk.{layer}.{names[rest]}.{suffix}"
+
+
+def permute(w, heads):
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
+
+
+FAMILIES = {
+    "llama": ("llama", {"tie_word_embeddings": False}),
+    "llama_biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen2": ("qwen2", {}), "qwen3": ("qwen3", {}), "qwen3moe": ("qwen3_moe", MOE),
+    "gemma": ("gemma", {}),
+    "gemma2": ("gemma2", {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+                          "query_pre_attn_scalar": 32, "sliding_window": 64}),
+}
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_family_round_trip(tmp_path, family, tokenizer_folder):
+    """A model of each family written as GGUF the way llama.cpp's converter lays it out, and back."""
+    import mlx_lm
+    model_type, more = FAMILIES[family]
+    arch = family.split("_")[0]
+    cfg = tiny_model(str(tmp_path / "src"), model_type, tokenizer_folder, "float16", **more)
+    t = tensors(tmp_path / "src")
+    w = gguf.GGUFWriter(str(tmp_path / "m.gguf"), arch)
+    for add, name in ((w.add_block_count, "num_hidden_layers"), (w.add_context_length,
+                      "max_position_embeddings"), (w.add_embedding_length, "hidden_size"),
+                      (w.add_feed_forward_length, "intermediate_size"), (w.add_head_count,
+                      "num_attention_heads"), (w.add_head_count_kv, "num_key_value_heads"),
+                      (w.add_key_length, "head_dim"), (w.add_value_length, "head_dim"),
+                      (w.add_layer_norm_rms_eps, "rms_norm_eps")):
+        add(cfg[name])
+    if arch == "gemma2":
+        w.add_sliding_window(cfg["sliding_window"])
+        w.add_attn_logit_softcapping(cfg["attn_logit_softcapping"])
+        w.add_final_logit_softcapping(cfg["final_logit_softcapping"])
+    if "num_experts" in cfg:
+        w.add_expert_count(cfg["num_experts"])
+        w.add_expert_used_count(cfg["num_experts_per_tok"])
+        w.add_expert_feed_forward_length(cfg["moe_intermediate_size"])
+    add_byte_tokenizer(w)
+    for name, value in t.items():
+        v = np.array(value)
+        if arch.startswith("gemma") and name.endswith("norm.weight"):
+            v = v.astype(np.float32) + 1
+        for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+            if arch == "llama" and part in name:
+                v = permute(v, cfg[heads])
+        w.add_tensor(gguf_name(name, arch), np.ascontiguousarray(v))
+    finish(w)
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    got = tensors(tmp_path / "out")
+    assert sorted(got) == sorted(t)
+    assert not [k for k in t if not same_bits(got[k], t[k])]
+    out = config(tmp_path / "out")
+    for key, value in cfg.items():
+        if key in out and key != "torch_dtype":
+            assert out[key] == value, key
+    ours, _ = mlx_lm.load(str(tmp_path / "out"))
+    theirs, _ = mlx_lm.load(str(tmp_path / "src"))
+    ids = mx.array([[1, 2, 3, 250]])
+    for m in (ours, theirs):
+        m.set_dtype(mx.float32)
+    assert same_bits(ours(ids), theirs(ids))
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_llama3_rope_table(tmp_path, damage):
+    factors = []
+    for i in range(HIDDEN // HEADS // 2):
+        wave = 2 * np.pi * 5000.0 ** (2 * i / (HIDDEN // HEADS))
+        smooth = (8192 / wave - 1) / 3
+        factors.append(1.0 if wave < 2048 else 32.0 if wave > 8192
+                       else 1 / ((1 - smooth) / 32 + smooth))
+    assert 1.0 < factors[-1] <= 32.0
+    factors[-1] = 32.0
+    if damage:
+        factors[3] = 2.0
+    else:
+        assert 2 * np.pi * 5000.0 ** (2 * 31 / 64) > 8192
+    make_gguf(tmp_path / "m.gguf", "llama", [T.Q4_0],
+              extra={"rope_freqs.weight": np.array(factors, dtype=np.float32)})
+    if damage:
+        assert "rope_freqs" in refuse(tmp_path / "m.gguf", tmp_path / "out")
+        return
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    scaling = config(tmp_path / "out")["rope_scaling"]
+    assert scaling["rope_type"] == "llama3" and scaling["factor"] == 32.0
 
 
 def effective(cfg, t):
