@@ -40,7 +40,7 @@ static bool has_avx512(void)
 static const qn_cpu_kernels avx512 = {
     .name = "avx512", .usable = has_avx512, PRODUCTS(avx512), OTHERS(avx512)};
 static const qn_cpu_kernels avx2 = {
-    .name = "avx2", .usable = has_avx2, PRODUCTS(portable), OTHERS(avx2)};
+    .name = "avx2", .usable = has_avx2, PRODUCTS(avx2), OTHERS(avx2)};
 #endif
 
 static const qn_cpu_kernels portable = {
