@@ -56,6 +56,9 @@ bool qn_folder_has(const qn_folder *f, const char *name);
 /* Mark a tensor as deliberately dropped by a sanitize rule (no failure; unknown names are fine). */
 void qn_folder_drop(qn_folder *f, const char *name);
 
+/* The same for every tensor whose name starts with `prefix` (no failure). */
+void qn_folder_drop_prefix(qn_folder *f, const char *prefix);
+
 /* After binding: error naming the first unused tensors and their number. Errors: QN_FORMAT. */
 qn_code qn_folder_check_all_used(const qn_folder *f, qn_err *err);
 

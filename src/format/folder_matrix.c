@@ -21,6 +21,15 @@ void qn_folder_drop(qn_folder *f, const char *name)
     if (i != SIZE_MAX) f->touched[i] = true;
 }
 
+void qn_folder_drop_prefix(qn_folder *f, const char *prefix)
+{
+    const qn_shards *s = qn_folder_shards(f);
+    for (size_t i = 0; i < qn_shards_count(s); i++) {
+        const char *name = qn_shards_at(s, i)->name;
+        if (!strncmp(name, prefix, strlen(prefix))) qn_folder_drop(f, name);
+    }
+}
+
 /* Finds a tensor and marks it. */
 static const qn_stored *touch(qn_folder *f, const char *name)
 {

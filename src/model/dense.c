@@ -131,6 +131,7 @@ qn_tensor qn_dense_forward(qn_model *base, qn_run *r)
     for (uint32_t i = 0; i < m->d.n_layers; i++) layer(m, r, i, &x);
     if (r->batch->n_out == 0) return (qn_tensor){0};
     x = norm(m, r, r->ops->out_rows(r, x), &m->final_norm, m->d.d_model);
+    if (m->d.head_in_scale != 1) x = r->ops->scale(r, x, m->d.head_in_scale);
     qn_tensor logits = linear(r, x, &m->head);
     if (m->d.logits_scale != 1) logits = r->ops->scale(r, logits, m->d.logits_scale);
     if (m->d.logits_softcap > 0) logits = r->ops->softcap(r, logits, m->d.logits_softcap);

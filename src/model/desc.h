@@ -72,7 +72,8 @@ typedef struct qn_desc {
     uint32_t n_ropes;
     float attn_scale;                   /* 0: 1/sqrt(d_head) */
     float attn_softcap, logits_softcap; /* 0: none */
-    float embed_scale, residual_scale, logits_scale; /* 1: none */
+    float embed_scale, residual_scale; /* 1: none */
+    float head_in_scale, logits_scale; /* before and after the head; 1: none */
 } qn_desc;
 
 /* A family: model_type and the function that reads its config. `cfg` is the text model's config.
@@ -85,17 +86,29 @@ typedef struct qn_family {
 /* The entry of a model_type, aliases resolved; NULL if there is none (no failure). */
 const qn_family *qn_family_find(const char *model_type);
 
-/* Fill in what most families share: sizes, tied flag, names of the llama layout, scalars of 1
- * (no tensors are touched). Errors: QN_FORMAT. */
-qn_code qn_desc_base(qn_desc *d, const json_t *cfg, qn_arena *a, qn_err *err);
+/* Fill in what most families share: sizes (layers_key and eps_key name two of them), names of the llama layout,
+ * scalars of 1 (no tensors are touched). Errors: QN_FORMAT. */
+qn_code qn_desc_base(qn_desc *d, const json_t *cfg, const char *layers_key, const char *eps_key, qn_arena *a,
+                     qn_err *err);
 
-/* Read rope_theta (or theta_dflt) and the rope_scaling object into *out; `dims` rotated elements.
- * Kinds: default, linear, llama3, yarn (and its aliases), longrope. Errors: QN_FORMAT, QN_UNSUPPORTED
- * (an unknown kind: names it). */
-qn_code qn_rope_read(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,
-                     qn_arena *a, qn_err *err);
+/* Heads, the same in every layer. kv_required: null or a missing num_key_value_heads is an error, else it is
+ * num_attention_heads. use_head_dim: head_dim is read; absent or unread it is hidden_size / heads.
+ * Errors: QN_FORMAT. */
+qn_code qn_desc_heads(qn_desc *d, const json_t *cfg, bool kv_required, bool use_head_dim, qn_err *err);
 
-/* The scaling object alone, for families that keep it elsewhere; NULL or null: default kind. */
+/* layer_types: "sliding_attention" layers get the window sliding_window; at least one layer must be full.
+ * Absent or null: all full. Errors: QN_FORMAT, QN_UNSUPPORTED. */
+qn_code qn_desc_layer_types(qn_desc *d, const json_t *cfg, qn_err *err);
+
+/* A rotary description without scaling: rope_theta (or theta_dflt), `dims` rotated elements. Errors: QN_FORMAT. */
+qn_code qn_rope_plain(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,
+                      qn_err *err);
+
+/* Give a plain description its table of base^(2k/d), for references that build one. Errors: QN_NOMEM. */
+qn_code qn_rope_table(qn_rope_desc *r, qn_arena *a, qn_err *err);
+
+/* Apply a scaling object (NULL or null: none) to a plain description. Kinds: default, linear, llama3, yarn and its
+ * aliases, longrope. Errors: QN_FORMAT, QN_UNSUPPORTED (an unknown kind: names it). */
 qn_code qn_rope_scaling(qn_rope_desc *out, const json_t *scaling, const json_t *cfg, qn_arena *a, qn_err *err);
 
 /* Bind the tensors that `d` names, load them onto the device, and make the model. Takes `arena`

@@ -4,14 +4,39 @@
 #include <string.h>
 
 #include "core/buf.h"
-#include "model/desc.h"
-#include "model/llama.h"
+#include "model/families.h"
 
 /* In alphabetical order. */
 static const qn_family families[] = {
+    {"cohere2", qn_cohere2_read},
+    {"ernie4_5", qn_ernie4_5_read},
+    {"exaone", qn_exaone_read},
+    {"exaone4", qn_exaone4_read},
+    {"gemma", qn_gemma_read},
+    {"gemma2", qn_gemma2_read},
+    {"gemma3_text", qn_gemma3_text_read},
+    {"glm", qn_glm_read},
+    {"glm4", qn_glm4_read},
+    {"granite", qn_granite_read},
+    {"helium", qn_helium_read},
+    {"hunyuan_v1_dense", qn_hunyuan_dense_read},
+    {"internlm3", qn_internlm3_read},
+    {"lille-130m", qn_lille_read},
     {"llama", qn_llama_read},
+    {"llama4_text", qn_llama4_text_read},
+    {"mimo", qn_mimo_read},
+    {"minicpm", qn_minicpm_read},
+    {"olmo2", qn_olmo2_read},
+    {"olmo3", qn_olmo3_read},
+    {"phi", qn_phi_read},
+    {"phi3", qn_phi3_read},
+    {"qwen", qn_qwen_read},
     {"qwen2", qn_qwen2_read},
     {"qwen3", qn_qwen3_read},
+    {"seed_oss", qn_seed_oss_read},
+    {"smollm3", qn_smollm3_read},
+    {"starcoder2", qn_starcoder2_read},
+    {"telechat3", qn_telechat3_read},
 };
 
 static const struct { const char *alias, *model_type; } aliases[] = {
@@ -39,7 +64,12 @@ bool qn_model_supported(const char *model_type)
 
 const char *const *qn_model_types(void)
 {
-    static const char *const types[] = {"iquestcoder", "llama", "mistral", "qwen2", "qwen3", NULL};
+    static const char *const types[] = {
+        "cohere2", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3_text", "glm",
+        "glm4", "granite", "helium", "hunyuan_v1_dense", "internlm3", "iquestcoder", "lille-130m",
+        "llama", "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3", "phi", "phi3",
+        "qwen", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2", "telechat3", NULL,
+    };
     _Static_assert(sizeof types / sizeof *types == N_FAMILIES + N_ALIASES + 1, "list every family and alias");
     return types;
 }

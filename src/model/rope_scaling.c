@@ -131,13 +131,19 @@ qn_code qn_rope_scaling(qn_rope_desc *r, const json_t *s, const json_t *cfg, qn_
     if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn") || !strcmp(type, "telechat3-yarn")) {
         return read_yarn(r, s, a, err);
     }
-    if (!strcmp(type, "longrope")) return read_longrope(r, s, cfg, a, err);
+    if (!strcmp(type, "longrope") || !strcmp(type, "su")) return read_longrope(r, s, cfg, a, err);
     return qn_err_set(err, QN_UNSUPPORTED, "not supported yet: rope_scaling of type \"%s\" (supported: default, "
                       "linear, llama3, yarn, longrope)", type);
 }
 
-qn_code qn_rope_read(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,
-                     qn_arena *a, qn_err *err)
+qn_code qn_rope_table(qn_rope_desc *r, qn_arena *a, qn_err *err)
+{
+    r->freqs = freq_table(r, a, err);
+    return r->freqs ? QN_OK : QN_NOMEM;
+}
+
+qn_code qn_rope_plain(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,
+                      qn_err *err)
 {
     double theta;
     qn_code rc = qn_cfg_f64_or(cfg, "rope_theta", theta_dflt, &theta, err);
@@ -147,5 +153,5 @@ qn_code qn_rope_read(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double
     }
     if (!(theta > 0)) return qn_err_set(err, QN_FORMAT, "config.json: rope_theta is %g, must be positive", theta);
     *out = (qn_rope_desc){.dims = dims, .traditional = traditional, .base = (float)theta, .pos_scale = 1, .mscale = 1};
-    return qn_rope_scaling(out, json_object_get(cfg, "rope_scaling"), cfg, a, err);
+    return QN_OK;
 }

@@ -19,6 +19,11 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
           "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 
+def lille(**kw):
+    return {"model_type": "lille-130m", "block_size": 512, "layer_norm_eps": 1e-5, "n_embd": 64, "n_head": 4,
+            "n_kv_heads": 2, "n_layer": 2, "rope_theta": 10000.0, "vocab_size": 96, **kw}
+
+
 FAMILIES = {
     "llama": {
         "base": of("llama", tie_word_embeddings=True),
@@ -37,4 +42,124 @@ FAMILIES = {
         "base": of("qwen3", tie_word_embeddings=True, rope_theta=1000000.0, head_dim=32),
         "untied-yarn": of("qwen3", tie_word_embeddings=False, rope_theta=10000.0, head_dim=16, rope_scaling=YARN),
     },
+    "smollm3": {
+        "base": of("smollm3", num_hidden_layers=4, tie_word_embeddings=True),
+        "list": of("smollm3", no_rope_layers=[0, 1], tie_word_embeddings=False),
+    },
+    "seed_oss": {
+        "base": of("seed_oss", head_dim=32, attention_bias=True, tie_word_embeddings=False),
+        "biases": of("seed_oss", head_dim=16, attention_out_bias=True, mlp_bias=True, tie_word_embeddings=False),
+    },
+    "internlm3": {
+        "base": of("internlm3"),
+        "biases": of("internlm3", bias=True, qkv_bias=True, tie_word_embeddings=True,
+                     rope_scaling={"rope_type": "linear", "factor": 2.0}),
+    },
+    "telechat3": {
+        "base": of("telechat3", rope_theta=10000.0),
+        "biases": of("telechat3", rope_theta=1000000.0, mlp_bias=True, attention_bias=True, head_dim=32,
+                     rope_scaling={**YARN, "rope_type": "telechat3-yarn"}),
+    },
+    "mimo": {"base": of("mimo"), "tied": of("mimo", tie_word_embeddings=True, rope_theta=640000.0)},
+    "helium": {
+        "base": of("helium", attention_bias=False, head_dim=16, mlp_bias=False, rope_theta=100000.0,
+                   tie_word_embeddings=False),
+        "biases": of("helium", attention_bias=True, head_dim=32, mlp_bias=True, rope_theta=100000.0,
+                     tie_word_embeddings=False),
+    },
+    "ernie4_5": {
+        "base": of("ernie4_5", head_dim=32, rope_theta=500000.0, use_bias=False, tie_word_embeddings=True),
+        "biases": of("ernie4_5", head_dim=None, rope_theta=500000.0, use_bias=True, tie_word_embeddings=False),
+    },
+    "granite": {
+        "base": of("granite", logits_scaling=8.0, attention_multiplier=0.0625, embedding_multiplier=12.0,
+                   residual_multiplier=0.22, attention_bias=False, mlp_bias=False, rope_theta=10000.0),
+        "biases": of("granite", logits_scaling=4.0, attention_multiplier=0.25, embedding_multiplier=3.0,
+                     residual_multiplier=0.5, attention_bias=True, mlp_bias=True, rope_theta=10000.0,
+                     tie_word_embeddings=False),
+    },
+    "minicpm": {
+        "base": of("minicpm", dim_model_base=16, scale_depth=1.4, scale_emb=12.0),
+    },
+    "hunyuan_v1_dense": {
+        "base": of("hunyuan_v1_dense", tie_word_embeddings=True),
+        "alpha": of("hunyuan_v1_dense", head_dim=32, attention_bias=True,
+                    rope_scaling={"alpha": 1000.0, "factor": 1.0, "type": "dynamic"}),
+        "no-norm": of("hunyuan_v1_dense", use_qk_norm=False),
+    },
+    "exaone": {
+        "base": of("exaone", num_hidden_layers="absent", num_layers=2, rms_norm_eps="absent",
+                   layer_norm_epsilon=1e-5, rope_theta=500000.0),
+        "biases": of("exaone", num_hidden_layers="absent", num_layers=2, rms_norm_eps="absent",
+                     layer_norm_epsilon=1e-5, rope_theta=500000.0, attention_bias=True, mlp_bias=True, head_dim=16,
+                     tie_word_embeddings=False, rope_scaling=LLAMA3),
+    },
+    "qwen": {
+        "base": of("qwen", kv_channels=16, layer_norm_epsilon=1e-6, rms_norm_eps="absent", num_key_value_heads="absent"),
+        "biases": of("qwen", kv_channels=16, layer_norm_epsilon=1e-6, rms_norm_eps="absent", no_bias=False,
+                     num_key_value_heads="absent"),
+    },
+    "gemma": {"base": of("gemma", head_dim=32)},
+    "gemma2": {
+        "base": of("gemma2", head_dim=32),
+        "scalars": of("gemma2", head_dim=16, attn_logit_softcapping=5.0, final_logit_softcapping=3.0,
+                      query_pre_attn_scalar=64.0),
+    },
+    "gemma3_text": {
+        "base": of("gemma3_text", head_dim=32, num_hidden_layers=4, sliding_window=6, sliding_window_pattern=2),
+        "scaled": of("gemma3_text", head_dim=32, num_hidden_layers=3, sliding_window=64, sliding_window_pattern=3,
+                     query_pre_attn_scalar=32, rope_scaling={"rope_type": "linear", "factor": 8.0}),
+    },
+    "phi": {
+        "base": of("phi", layer_norm_eps=1e-5, rms_norm_eps="absent", partial_rotary_factor=0.5),
+    },
+    "phi3": {
+        "base": of("phi3"),
+        "longrope": of("phi3", rope_scaling={"type": "longrope", "long_factor": [1.0 + k for k in range(8)],
+                                             "short_factor": [1.0] * 8}, original_max_position_embeddings=128),
+        "partial": of("phi3", partial_rotary_factor=0.5, tie_word_embeddings=True,
+                      rope_scaling={"type": "linear", "factor": 2.0, "long_factor": [1.0]}),
+    },
+    "glm": {
+        "base": of("glm", head_dim=16),
+        "biases": of("glm", head_dim=32, attention_bias=True, tie_word_embeddings=False),
+    },
+    "glm4": {
+        "base": of("glm4", head_dim=16, attention_bias=False, partial_rotary_factor=0.5, rope_theta=10000.0),
+        "biases": of("glm4", head_dim=32, attention_bias=True, partial_rotary_factor=1.0, rope_theta=10000.0,
+                     rope_traditional=False),
+    },
+    "olmo2": {
+        "base": of("olmo2"),
+        "biases": of("olmo2", attention_bias=True, mlp_bias=True, tie_word_embeddings=False, head_dim=32),
+    },
+    "olmo3": {
+        "base": of("olmo3", num_hidden_layers=4, sliding_window=6, rope_theta=500000.0, rope_scaling=YARN),
+        "types": of("olmo3", sliding_window=5, rope_theta=10000.0, tie_word_embeddings=True,
+                    layer_types=["full_attention", "sliding_attention"]),
+    },
+    "cohere2": {
+        "base": of("cohere2", num_hidden_layers=4, head_dim=16, layer_norm_eps=1e-5, rms_norm_eps="absent",
+                   sliding_window=6, sliding_window_pattern=2),
+        "biases": of("cohere2", num_hidden_layers=4, head_dim=16, layer_norm_eps=1e-5, rms_norm_eps="absent", sliding_window=64,
+                     attention_bias=True, layer_norm_bias=True, logit_scale=0.25),
+    },
+    "exaone4": {
+        "base": of("exaone4", num_hidden_layers=4, rope_theta=1000000.0, head_dim=32, tie_word_embeddings=False,
+                   rope_scaling=LLAMA3, sliding_window=6, sliding_window_pattern="LLG"),
+        "full": of("exaone4", rope_theta=1000000.0, head_dim=16, tie_word_embeddings=True, rope_scaling=LLAMA3,
+                   sliding_window=None, sliding_window_pattern=None),
+    },
+    "starcoder2": {
+        "base": of("starcoder2", norm_epsilon=1e-5, rms_norm_eps="absent"),
+        "untied": of("starcoder2", norm_epsilon=1e-5, rms_norm_eps="absent", tie_word_embeddings=False,
+                     rope_theta=1000000.0),
+    },
+    "llama4_text": {
+        "base": of("llama4_text", intermediate_size_mlp=192, head_dim=16, rope_theta=500000.0, tie_word_embeddings=False,
+                   no_rope_layers=[1, 0], use_qk_norm=True),
+        "no-norm": of("llama4_text", intermediate_size_mlp=128, head_dim=32, rope_theta=500000.0,
+                      tie_word_embeddings=False, no_rope_layers=[1, 1], use_qk_norm=False),
+    },
+    "lille-130m": {"base": lille()},
 }
