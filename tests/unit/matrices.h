@@ -37,7 +37,7 @@ enum { N_FORMS = sizeof forms / sizeof *forms };
 
 static uint64_t rng_state = 0x9e3779b97f4a7c15u;
 
-static uint64_t rng_next(void)
+static inline uint64_t rng_next(void)
 {
     uint64_t z = rng_state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -46,14 +46,14 @@ static uint64_t rng_next(void)
 }
 
 /* Sum of four uniforms: a bell between -2 and 2. */
-static float rng_bell(void)
+static inline float rng_bell(void)
 {
     float sum = -2.0f;
     for (int i = 0; i < 4; i++) sum += (float)(rng_next() >> 40) * 0x1p-24f;
     return sum;
 }
 
-static void *rng_bytes(size_t n)
+static inline void *rng_bytes(size_t n)
 {
     uint8_t *p = malloc(n);
     assert(p);
@@ -62,7 +62,7 @@ static void *rng_bytes(size_t n)
 }
 
 /* n floats of type t with standard deviation about 0.6 * size; one in 16 is 0, one in 16 is tiny. */
-static void *rng_floats(qn_dtype t, size_t n, float size)
+static inline void *rng_floats(qn_dtype t, size_t n, float size)
 {
     float *f = malloc(n * sizeof *f);
     void *out = malloc(n * qn_dtype_size(t));
@@ -77,14 +77,14 @@ static void *rng_floats(qn_dtype t, size_t n, float size)
 }
 
 /* The E4M3 code 0x7f is NaN; quantizers never write it. */
-static void replace_nans(uint8_t *p, size_t n)
+static inline void replace_nans(uint8_t *p, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if ((p[i] & 0x7f) == 0x7f) p[i] ^= 1;
 }
 
 /* Bytes of scales that stay in the middle of their range. */
-static void *rng_scale_bytes(qn_qmode mode, size_t n)
+static inline void *rng_scale_bytes(qn_qmode mode, size_t n)
 {
     uint8_t *p = rng_bytes(n);
     for (size_t i = 0; i < n; i++) {
@@ -94,7 +94,7 @@ static void *rng_scale_bytes(qn_qmode mode, size_t n)
     return p;
 }
 
-static qn_matrix matrix_new(const form *f, uint32_t n_experts, uint32_t n_out, uint32_t n_in)
+static inline qn_matrix matrix_new(const form *f, uint32_t n_experts, uint32_t n_out, uint32_t n_in)
 {
     const size_t rows = (size_t)n_experts * n_out;
     qn_matrix m = {.spec = f->spec, .n_experts = n_experts, .n_out = n_out, .n_in = n_in, .dtype = f->dtype};
@@ -114,7 +114,7 @@ static qn_matrix matrix_new(const form *f, uint32_t n_experts, uint32_t n_out, u
     return m;
 }
 
-static void matrix_free(qn_matrix *m)
+static inline void matrix_free(qn_matrix *m)
 {
     free((void *)m->weight);
     free((void *)m->scales);
@@ -123,7 +123,7 @@ static void matrix_free(qn_matrix *m)
 
 /* Activations [rows, n_in]: row t is of kind t mod 6: bells of size 1; all zero; one value; huge
  * values; groups from denormal to large; one outlier. */
-static float *acts_new(uint32_t rows, uint32_t n_in)
+static inline float *acts_new(uint32_t rows, uint32_t n_in)
 {
     float *x = malloc((size_t)rows * n_in * sizeof *x);
     assert(x);

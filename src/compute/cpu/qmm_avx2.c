@@ -235,7 +235,10 @@ INLINE void tile_rows(float *y, uint32_t ld, uint32_t rows_left, const block *b,
     const uint8_t *w = b->quads + h0 * 32;
     for (uint32_t g = 0; g < b->n_groups; g++, pair += pair_step) {
         __m256i acc[2][2][2];
-        memset(acc, 0, sizeof acc);
+#pragma GCC unroll 2
+        for (uint32_t r = 0; r < t.rows; r++)
+#pragma GCC unroll 2
+            for (uint32_t h = 0; h < t.halves; h++) acc[r][h][0] = acc[r][h][1] = _mm256_setzero_si256();
         for (uint32_t j = 0; j < group_size / 4; j += t.chain, w += t.chain * 64, x += t.chain * t.step) {
             add_quads(acc, w, x, t, 0);
             if (t.nibbles) add_quads(acc, w, x, t, 4);
