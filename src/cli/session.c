@@ -103,6 +103,7 @@ static qn_code open_parts(qn_session *s, const qn_args *args, const char *positi
     const qn_loaded_opts lo = {.device = qn_device_opts_read(args), .progress = on_load, .user = p,
                                .no_panel_cache = qn_arg_bool(args, "no-panel-cache")};
     if ((rc = qn_loaded_open(&s->loaded, s->entry->path, s->entry->id, &lo, err))) return rc;
+    if (!max_rows) return QN_OK;
     const qn_engine_opts eo = {.max_rows = max_rows, .max_positions = (uint32_t)qn_arg_int(args, "context-length")};
     return qn_engine_new(&s->engine, s->loaded->model, &eo, err);
 }

@@ -30,7 +30,7 @@ typedef struct qn_session {
     double load_ms;              /* from the start of opening to the engine being ready */
 } qn_session;
 
-/* Find the model (pick.h), open it with progress on stderr, start an engine for max_rows sequences.
+/* Find the model (pick.h), open it with progress on stderr, start an engine for max_rows sequences (0: no engine).
  * On failure everything is closed again and the session is zeroed.
  * Errors: those of qn_pick_model, qn_loaded_open, qn_engine_new. */
 qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional, uint32_t max_rows, qn_err *err);
