@@ -123,9 +123,8 @@ static void describe(const qn_job *job, qn_convert_result *r)
     const qn_item *first = NULL;
     for (size_t i = 0; i < job->n_items; i++) {
         const qn_item *it = &job->items[i];
-        n_dense += it->is_module && it->spec.mode == QN_Q_NONE;
-        if (it->spec.mode == QN_Q_NONE) continue;
-        if (!first) first = it;
+        n_dense += it->is_module && !it->is_raw_gate && it->spec.mode == QN_Q_NONE;
+        if (it->spec.mode != QN_Q_NONE && !first) first = it;
     }
     qn_qspec top = job->top.mode != QN_Q_NONE || !first ? job->top : first->spec;
     for (size_t i = 0; i < job->n_items; i++) {
@@ -139,9 +138,12 @@ static void describe(const qn_job *job, qn_convert_result *r)
     }
     int n = snprintf(r->quantization, sizeof r->quantization, "%u-bit g%u %s", top.bits,
                      top.group_size, qn_qmode_name(top.mode));
-    if (n_other + n_dense)
-        snprintf(r->quantization + n, sizeof r->quantization - (size_t)n,
-                 ", %zu modules differ, %zu not quantized", n_other, n_dense);
+    size_t cap = sizeof r->quantization;
+    if (n_other)
+        n += snprintf(r->quantization + n, cap - (size_t)n, ", %zu module%s differ%s", n_other,
+                      n_other > 1 ? "s" : "", n_other > 1 ? "" : "s");
+    if (n_dense)
+        snprintf(r->quantization + n, cap - (size_t)n, ", %zu not quantized", n_dense);
 }
 
 static qn_code write_card(qn_job *job, const char *dir, const qn_convert_result *r, qn_err *err)

@@ -50,7 +50,7 @@ typedef struct qn_convert_result {
     size_t n_quantized;     /* modules in quantized form */
     double bpw_total;       /* mlx-lm's figure: 8 * bytes / parameters */
     double bpw_quantized;   /* mlx-bun's: codes + 32 bits per group, quantized modules; 0: none */
-    char quantization[96];  /* "4-bit g64 affine", "4-bit g32 affine, 1 module differs", "none" */
+    char quantization[96];  /* "4-bit g32 affine, 1 module differs", or "none" */
     char model_type[64];    /* config.json's model_type */
     char name[128];         /* the model's name for headings */
 } qn_convert_result;

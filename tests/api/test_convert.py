@@ -22,7 +22,8 @@ TEXTS = [
     "Hello world", "  two  spaces", "def f(x):\n    return x**2\n", "日本語テスト 中文 한국어",
     "emoji 😀👍🏽 👩‍👩‍👧",
     "12345 67,890.12", "it's we're I'll YOU'RE", "\n\n\n\t tab", "Ünïcödé ß",
-    "a" * 30, "x=1;y=2 // comment", "   ", "العربية עברית", "𝕏 math ∑∫", "a\r\nb", " lead", "trail ",
+    "a" * 30, "x=1;y=2 // comment", "   ", "العربية עברית", "𝕏 math ∑∫", "a\r\nb", " lead",
+    "trail ",
     "don't 'quote' \"double\"", "<html><body>&amp;</body></html>", "1 22 333 4444 55555",
 ]
 
@@ -373,7 +374,8 @@ def test_sentencepiece(tmp_path):
         scores = [0.0] * 259 + [-float(i) for i in range(len(words))]
         # Longer pieces first, as trained scores have it; single characters last.
         for i, word in enumerate(words):
-            scores[259 + i] = -1000.0 - i if len(word) == 1 else -float(100 - 10 * len(word) + i % 7)
+            long_first = -float(100 - 10 * len(word) + i % 7)
+            scores[259 + i] = -1000.0 - i if len(word) == 1 else long_first
         w.add_tokenizer_model("llama")
         w.add_token_list(tokens)
         w.add_token_scores(scores)
@@ -572,7 +574,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_family_round_trip(tmp_path, family, tokenizer_folder):
-    """A model of each family written as GGUF the way llama.cpp's converter lays it out, and back."""
+    """A model of each family written as GGUF as llama.cpp's converter lays it out, and back."""
     import mlx_lm
     model_type, more = FAMILIES[family]
     arch = family.split("_")[0]
