@@ -127,26 +127,50 @@ qn_code tok_parse_bpe(qn_tokenizer *t, const json_t *model, qn_err *err)
     if ((rc = tok_json_bool(model, "model", "fuse_unk", false, &m->fuse_unk, err))) return rc;
     if ((rc = tok_json_str(t, model, "model", "continuing_subword_prefix", &m->prefix, err))) return rc;
     if ((rc = tok_json_str(t, model, "model", "end_of_word_suffix", &m->suffix, err))) return rc;
-    return parse_merges(t, json_object_get(model, "merges"), err);
+    return m->merges ? QN_OK : parse_merges(t, json_object_get(model, "merges"), err);
 }
 
-static bool has_inner_mark(tok_str tk)
+static const char space_mark[] = "\xE2\x96\x81";
+
+static bool is_crossing(const tok_model *m, uint32_t cp)
 {
-    static const char mark[] = "\xE2\x96\x81";
-    for (size_t i = 1; i + 3 <= tk.n; i++) {
-        if (!memcmp(tk.s + i, mark, 3) && (i < 3 || memcmp(tk.s + i - 3, mark, 3))) return true;
+    for (size_t i = 0; i < m->n_crossing; i++) {
+        if (m->crossing[i] == cp) return true;
     }
     return false;
 }
 
-/* True if no merge makes a token with a space mark right after something else: then no merge can join
- * across that place, and a text may be cut there without changing a single id. */
-static bool space_is_boundary(const tok_model *m)
+/* The character that ends at s[at]. */
+static unsigned char_before(tok_str s, size_t at)
 {
-    if (tok_vocab_find(&m->vocab, "\xE2\x96\x81", 3) == QN_NO_TOKEN) return false;
+    size_t i = at - 1;
+    while (i && ((unsigned char)s.s[i] & 0xC0) == 0x80) i--;
+    unsigned cp;
+    qn_utf8_decode(s.s + i, at - i, &cp);
+    return cp;
+}
+
+/* Note the characters that stand right before a space mark inside this token. */
+static bool add_crossings(tok_model *m, tok_str tk)
+{
+    for (size_t i = 1; i + 3 <= tk.n; i++) {
+        if (memcmp(tk.s + i, space_mark, 3)) continue;
+        unsigned cp = char_before(tk, i);
+        if (cp == 0x2581 || is_crossing(m, cp)) continue;
+        if (m->n_crossing == sizeof m->crossing / sizeof *m->crossing) return false;
+        m->crossing[m->n_crossing++] = cp;
+    }
+    return true;
+}
+
+/* A text may be cut before a space mark, without changing a single id, where no merge makes a token
+ * that has the character before and the mark side by side. True if only few characters forbid it. */
+static bool space_is_boundary(tok_model *m)
+{
+    if (tok_vocab_find(&m->vocab, space_mark, 3) == QN_NO_TOKEN) return false;
     for (uint32_t i = 0; i <= m->merge_mask; i++) {
         const tok_merge *r = &m->merges[i];
-        if (r->left != QN_NO_TOKEN && has_inner_mark(tok_vocab_token(&m->vocab, r->id))) return false;
+        if (r->left != QN_NO_TOKEN && !add_crossings(m, tok_vocab_token(&m->vocab, r->id))) return false;
     }
     return true;
 }
@@ -420,16 +444,14 @@ static qn_code encode_short(const tok_model *m, tok_scratch *sc, tok_str piece, 
     return encode_uncached(m, sc, piece, out, err);
 }
 
-/* The end of the part of s that starts at `from`: before the next space mark that follows other
- * text. */
-static size_t next_boundary(tok_str s, size_t from)
+/* The end of the part of s that starts at `from`: before the next space mark where a cut is safe. */
+static size_t next_boundary(const tok_model *m, tok_str s, size_t from)
 {
-    bool after_mark = true;
-    for (size_t i = from; i < s.n;) {
-        bool mark = i + 3 <= s.n && !memcmp(s.s + i, "\xE2\x96\x81", 3);
-        if (mark && !after_mark) return i;
-        after_mark = mark;
-        i += mark ? 3 : 1;
+    const char *hit;
+    for (size_t i = from + 1; i < s.n && (hit = memmem(s.s + i, s.n - i, space_mark, 3)); i++) {
+        i = (size_t)(hit - s.s);
+        unsigned cp = char_before(s, i);
+        if (cp != 0x2581 && !is_crossing(m, cp)) return i;
     }
     return s.n;
 }
@@ -440,7 +462,7 @@ qn_code tok_bpe_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn
     qn_code rc = QN_OK;
     if (!m->space_boundary) return encode_short(m, sc, piece, out, err);
     for (size_t i = 0; i < piece.n && !rc;) {
-        size_t end = next_boundary(piece, i);
+        size_t end = next_boundary(m, piece, i);
         rc = encode_short(m, sc, (tok_str){piece.s + i, end - i}, out, err);
         i = end;
     }

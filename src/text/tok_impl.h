@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include "core/arena.h"
+#include "core/file.h"
 #include "text/tokenizer.h"
 
 enum {
@@ -25,7 +26,8 @@ enum {
     TOK_MAX_STAGES = 64,            /* steps of one pipeline part, sequences flattened */
     TOK_MAX_DEPTH = 16,             /* nesting of sequences */
     TOK_MAX_TEXT = 1 << 30,         /* bytes of one text to encode */
-    TOK_MAX_POST = 64               /* items that a post-processor adds */
+    TOK_MAX_POST = 64,              /* items that a post-processor adds */
+    TOK_CACHE_FROM = 256 << 10      /* bytes of a tokenizer.json worth a cache */
 };
 
 /* ---- strings and pieces ---- */
@@ -182,7 +184,9 @@ typedef struct tok_model {
     uint32_t merge_mask;
     bool ignore_merges, byte_fallback, fuse_unk;
     bool raw_bytes;          /* BPE: pieces are bytes, not alphabet characters */
-    bool space_boundary;     /* BPE: no merge crosses from other text into a space mark */
+    bool space_boundary;     /* BPE: few merges cross from other text into a space mark */
+    uint32_t crossing[64];   /* the characters that such merges have before the mark */
+    size_t n_crossing;
     tok_str unk_token, prefix, suffix; /* suffix: end of word */
     uint32_t unk;            /* QN_NO_TOKEN: none, or not in the vocabulary */
     uint32_t byte_id[256];   /* raw_bytes: id of each byte's character */
@@ -241,8 +245,7 @@ struct qn_tokenizer {
     size_t n_post;
     tok_dec *decs;
     size_t n_decs;
-    void *map;               /* mapped cache behind the vocabulary arrays, or NULL */
-    size_t map_bytes;
+    qn_map map;              /* the cache behind the vocabulary arrays; empty without one */
     void *owned[4];          /* malloc memory behind the vocabulary arrays */
     pthread_mutex_t lock;    /* guards the pool */
     tok_scratch *pool;
@@ -326,6 +329,21 @@ typedef struct tok_entry {
     uint32_t id;
 } tok_entry;
 qn_code tok_vocab_build(qn_tokenizer *t, const tok_entry *entries, size_t n, qn_err *err);
+
+/* ---- the mapped cache (tok_cache.c) ---- */
+
+/* The name of a tokenizer.json: its content's hash. */
+void tok_cache_key(const char *json, size_t n, uint64_t key[2]);
+/* Use the cache of `key`: fills the vocabulary and merges, and *rest with the remaining JSON. False if
+ * there is none that holds. */
+bool tok_cache_open(qn_tokenizer *t, const uint64_t key[2], tok_str *rest);
+/* Write the cache of a parsed tokenizer; failure is silent. */
+void tok_cache_save(const qn_tokenizer *t, const json_t *root, const uint64_t key[2]);
+/* The same on bytes in memory, 16-byte aligned. Everything is checked before it is used. */
+bool tok_cache_read(qn_tokenizer *t, const void *data, size_t n, const uint64_t key[2], tok_str *rest);
+/* XXH64 of a whole cache file of n >= 96 bytes, its hash field taken as 0. */
+uint64_t tok_cache_hash(const void *data, size_t n);
+void tok_cache_write(const qn_tokenizer *t, const char *rest, size_t n_rest, const uint64_t key[2], qn_buf *out);
 
 /* ---- running ---- */
 

@@ -92,15 +92,16 @@ qn_code tok_parse_model(qn_tokenizer *t, const json_t *model, qn_err *err)
         return qn_err_set(err, QN_FORMAT, "tokenizer.json: model is missing or not an object");
     }
     const char *type = model_type(model);
+    bool cached = t->model.vocab.slots; /* from the mapped cache: only the settings are left to read */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (strcmp(type, models[i].name)) continue;
         const json_t *vocab = json_object_get(model, "vocab");
         qn_code rc;
         t->model.kind = models[i].kind;
         bool map = models[i].kind != MODEL_UNIGRAM;
-        if ((rc = need_vocab(vocab, map, err))) return rc;
+        if (!cached && (rc = need_vocab(vocab, map, err))) return rc;
         if (!map) return models[i].parse(t, model, err);
-        if ((rc = parse_vocab_map(t, vocab, err))) return rc;
+        if (!cached && (rc = parse_vocab_map(t, vocab, err))) return rc;
         if ((rc = find_unk(t, model, err))) return rc;
         return models[i].parse ? models[i].parse(t, model, err) : QN_OK;
     }

@@ -40,14 +40,11 @@ static qn_code parse_vocab(qn_tokenizer *t, const json_t *vocab, qn_err *err)
     tok_entry *entries = malloc(n * sizeof *entries);
     double *scores = t->owned[3] = malloc(n * sizeof *scores);
     qn_code rc = entries && scores ? QN_OK : qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the vocabulary");
-    double lowest = 0;
     for (size_t i = 0; i < n && !rc; i++) {
         rc = read_entry(json_array_get(vocab, i), i, &entries[i], &scores[i], err);
-        if (!rc && (i == 0 || scores[i] < lowest)) lowest = scores[i];
     }
     if (!rc) rc = tok_vocab_build(t, entries, n, err);
     t->model.vocab.scores = scores;
-    t->model.unk_score = lowest - 10.0; /* the penalty of an unknown character */
     free(entries);
     return rc;
 }
@@ -55,13 +52,19 @@ static qn_code parse_vocab(qn_tokenizer *t, const json_t *vocab, qn_err *err)
 qn_code tok_parse_unigram(qn_tokenizer *t, const json_t *model, qn_err *err)
 {
     tok_model *m = &t->model;
-    qn_code rc = parse_vocab(t, json_object_get(model, "vocab"), err);
+    qn_code rc = m->vocab.slots ? QN_OK : parse_vocab(t, json_object_get(model, "vocab"), err);
+    if (!rc && !m->vocab.scores) rc = qn_err_set(err, QN_FORMAT, "tokenizer.json: model.vocab has no scores");
     if (!rc) rc = tok_json_bool(model, "model", "byte_fallback", false, &m->byte_fallback, err);
     if (!rc) rc = tok_json_u32(model, "model", "unk_id", QN_NO_TOKEN, &m->unk, err);
     if (!rc && m->unk != QN_NO_TOKEN && m->unk >= m->vocab.n_ids) {
         rc = qn_err_set(err, QN_FORMAT, "tokenizer.json: model.unk_id is %u, the vocabulary has %u tokens", m->unk,
                         m->vocab.n_ids);
     }
+    double lowest = rc ? 0 : m->vocab.scores[0];
+    for (uint32_t id = 0; id < m->vocab.n_ids && !rc; id++) {
+        if (m->vocab.scores[id] < lowest) lowest = m->vocab.scores[id];
+    }
+    m->unk_score = lowest - 10.0; /* the penalty of an unknown character */
     for (unsigned b = 0; b < 256 && !rc; b++) {
         char s[8];
         snprintf(s, sizeof s, "<0x%02X>", b);

@@ -58,30 +58,43 @@ static qn_code build(qn_tokenizer *t, const json_t *root, qn_err *err)
     return tok_added_index(t, err);
 }
 
-static qn_code parse_json(qn_tokenizer *t, const char *json, size_t n, qn_err *err)
+static qn_code load_json(const char *json, size_t n, json_t **root, qn_err *err)
 {
     json_error_t e;
     if (n > TOK_MAX_FILE) {
         return qn_err_set(err, QN_LIMIT, "tokenizer.json has %zu bytes, more than the limit of %d", n, TOK_MAX_FILE);
     }
-    json_t *root = json_loadb(json, n, JSON_ALLOW_NUL, &e);
-    if (!root) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: not valid JSON at line %d, column %d: %s", e.line, e.column,
-                          e.text);
+    *root = json_loadb(json, n, JSON_ALLOW_NUL, &e);
+    if (*root) return QN_OK;
+    return qn_err_set(err, QN_FORMAT, "tokenizer.json: not valid JSON at line %d, column %d: %s", e.line, e.column, e.text);
+}
+
+/* From the cache where there is one, else from the text, which then leaves a cache behind. */
+static qn_code read_json(qn_tokenizer *t, const char *json, size_t n, bool cache, qn_err *err)
+{
+    json_t *root = NULL;
+    uint64_t key[2];
+    tok_str rest = {json, n};
+    bool hit = false;
+    if (cache) {
+        tok_cache_key(json, n, key);
+        hit = tok_cache_open(t, key, &rest);
     }
-    qn_code rc = build(t, root, err);
+    qn_code rc = load_json(rest.s, rest.n, &root, err);
+    if (!rc) rc = build(t, root, err);
+    if (!rc && cache && !hit) tok_cache_save(t, root, key);
     json_decref(root);
     return rc;
 }
 
-qn_code qn_tokenizer_parse(qn_tokenizer **out, const char *json, size_t n, const char *config, size_t n_config,
-                           qn_err *err)
+static qn_code open_bytes(qn_tokenizer **out, const char *json, size_t n, const char *config, size_t n_config, bool cache,
+                          qn_err *err)
 {
     *out = NULL;
     qn_tokenizer *t = calloc(1, sizeof *t);
     if (!t) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
     pthread_mutex_init(&t->lock, NULL);
-    qn_code rc = parse_json(t, json, n, err);
+    qn_code rc = read_json(t, json, n, cache, err);
     if (!rc && config) rc = parse_config(t, config, n_config, err);
     if (rc) {
         qn_tokenizer_close(t);
@@ -91,6 +104,12 @@ qn_code qn_tokenizer_parse(qn_tokenizer **out, const char *json, size_t n, const
     t->eos = special_id(t, "eos_token");
     *out = t;
     return QN_OK;
+}
+
+qn_code qn_tokenizer_parse(qn_tokenizer **out, const char *json, size_t n, const char *config, size_t n_config,
+                           qn_err *err)
+{
+    return open_bytes(out, json, n, config, n_config, false, err);
 }
 
 static qn_code join(char out[PATH_MAX], const char *dir, const char *name, qn_err *err)
@@ -112,8 +131,9 @@ qn_code qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_err *err)
     rc = qn_map_open(&json, folder ? file : path, err);
     if (!rc && has_config) rc = qn_map_open(&config, config_file, err);
     if (!rc) {
-        rc = qn_tokenizer_parse(out, json.data ? (const char *)json.data : "", json.size,
-                                has_config ? (config.data ? (const char *)config.data : "") : NULL, config.size, err);
+        rc = open_bytes(out, json.data ? (const char *)json.data : "", json.size,
+                        has_config ? (config.data ? (const char *)config.data : "") : NULL, config.size,
+                        json.size >= TOK_CACHE_FROM, err);
         if (rc) qn_err_prefix(err, "%s", path);
     }
     qn_map_close(&json);
@@ -132,6 +152,7 @@ void qn_tokenizer_close(qn_tokenizer *t)
         tok_scratch_free(sc);
     }
     for (size_t i = 0; i < sizeof t->owned / sizeof *t->owned; i++) free(t->owned[i]);
+    qn_map_close(&t->map);
     json_decref(t->config);
     qn_arena_release(&t->arena);
     pthread_mutex_destroy(&t->lock);
