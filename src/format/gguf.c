@@ -91,7 +91,7 @@ static qn_code take_str(cursor *c, size_t max, const char *what, qn_gguf_str *ou
 /* A name becomes a C string, so it may not hold a NUL. */
 static qn_code take_name(qn_gguf *g, cursor *c, const char *what, const char **out)
 {
-    qn_gguf_str s;
+    qn_gguf_str s = {0};
     qn_code rc = take_str(c, QN_GGUF_MAX_NAME, what, &s);
     if (rc) return rc;
     if (s.n == 0 || memchr(s.p, 0, s.n))
@@ -128,7 +128,7 @@ static qn_code take_array(cursor *c, gguf_key *k)
     k->value = c->data + c->at;
     if (k->item != QN_GGUF_STRING) return take(c, k->n * kind_bytes[k->item], k->name, &k->value);
     for (size_t i = 0; i < k->n; i++) {
-        qn_gguf_str s;
+        qn_gguf_str s = {0};
         if ((rc = take_str(c, QN_GGUF_MAX_STRING, k->name, &s))) return rc;
     }
     return QN_OK;
@@ -140,7 +140,7 @@ static qn_code take_key(qn_gguf *g, cursor *c, gguf_key *k)
     if (rc || (rc = take_kind(c, k->name, &k->kind))) return rc;
     if (k->kind == QN_GGUF_ARRAY) return take_array(c, k);
     if (k->kind != QN_GGUF_STRING) return take(c, kind_bytes[k->kind], k->name, &k->value);
-    qn_gguf_str s;
+    qn_gguf_str s = {0};
     if ((rc = take_str(c, QN_GGUF_MAX_STRING, k->name, &s))) return rc;
     k->value = (const uint8_t *)s.p;
     k->n = s.n;

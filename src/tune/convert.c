@@ -117,28 +117,23 @@ static qn_code write_side_files(qn_job *job, const char *dir, qn_err *err)
     return rc;
 }
 
+/* "4-bit g32 affine, 1 module differs, 2 not quantized". */
 static void describe(const qn_job *job, qn_convert_result *r)
 {
-    size_t n_other = 0, n_dense = 0;
-    const qn_item *first = NULL;
-    for (size_t i = 0; i < job->n_items; i++) {
-        const qn_item *it = &job->items[i];
-        n_dense += it->is_module && !it->is_raw_gate && it->spec.mode == QN_Q_NONE;
-        if (it->spec.mode != QN_Q_NONE && !first) first = it;
-    }
-    qn_qspec top = job->top.mode != QN_Q_NONE || !first ? job->top : first->spec;
-    for (size_t i = 0; i < job->n_items; i++) {
-        const qn_qspec *s = &job->items[i].spec;
-        n_other += s->mode != QN_Q_NONE &&
-                   (s->mode != top.mode || s->bits != top.bits || s->group_size != top.group_size);
-    }
-    if (!first) {
-        snprintf(r->quantization, sizeof r->quantization, "none");
+    size_t n_other = 0, n_dense = 0, cap = sizeof r->quantization;
+    qn_qspec top = job->top.mode != QN_Q_NONE ? job->top : qn_plan_common(job);
+    if (top.mode == QN_Q_NONE) {
+        snprintf(r->quantization, cap, "none");
         return;
     }
-    int n = snprintf(r->quantization, sizeof r->quantization, "%u-bit g%u %s", top.bits,
-                     top.group_size, qn_qmode_name(top.mode));
-    size_t cap = sizeof r->quantization;
+    for (size_t i = 0; i < job->n_items; i++) {
+        const qn_item *it = &job->items[i];
+        const qn_qspec *s = &it->spec;
+        if (s->mode == QN_Q_NONE) n_dense += it->is_module && !it->is_raw_gate;
+        else n_other += s->mode != top.mode || s->bits != top.bits || s->group_size != top.group_size;
+    }
+    int n = snprintf(r->quantization, cap, "%u-bit g%u %s", top.bits, top.group_size,
+                     qn_qmode_name(top.mode));
     if (n_other)
         n += snprintf(r->quantization + n, cap - (size_t)n, ", %zu module%s differ%s", n_other,
                       n_other > 1 ? "s" : "", n_other > 1 ? "" : "s");

@@ -171,7 +171,7 @@ static qn_code plan_quantize(qn_job *job, uint32_t n_layers, qn_err *err)
 }
 
 /* The most common spec becomes the block's top level, so that few modules need an entry. */
-static qn_qspec most_common(const qn_job *job)
+qn_qspec qn_plan_common(const qn_job *job)
 {
     qn_qspec best = {QN_Q_NONE, 0, 0};
     size_t best_n = 0;
@@ -209,7 +209,7 @@ static void plan_keep(qn_job *job)
     if (n_again)
         qn_job_note(job, "%zu matrices have a GGUF type without an MLX form; they were quantized "
                     "again to %u bits in groups of 32", n_again, bits);
-    if (job->gguf) job->top = most_common(job);
+    if (job->gguf) job->top = qn_plan_common(job);
 }
 
 qn_code qn_plan(qn_job *job, uint32_t n_layers, qn_err *err)

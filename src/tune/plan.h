@@ -19,6 +19,9 @@ bool qn_is_raw_gate(const char *model_type, const char *path);
  * recipes. Errors: QN_INVALID (a recipe without down_proj), QN_UNSUPPORTED. */
 qn_code qn_plan(qn_job *job, uint32_t n_layers, qn_err *err);
 
+/* The spec that most quantized items have; mode NONE if none is quantized (no failure). */
+qn_qspec qn_plan_common(const qn_job *job);
+
 /* True if `name` is a recipe (no failure). */
 bool qn_is_recipe(const char *name);
 

@@ -133,7 +133,7 @@ static bool keep_gguf_row(const qn_rows *rows, size_t r, qn_dtype dtype, float *
     qn_gguf_row_pack(rows->layout, gguf_row(rows, r), rows->n_in, o->words, scales, biases,
                      o->scales);
     if (rows->layout->spec.mode != QN_Q_AFFINE) return true;
-    return narrow(o->scales, dtype, scales, o->n_groups) &
+    return narrow(o->scales, dtype, scales, o->n_groups) &&
            narrow(o->biases, dtype, biases, o->n_groups);
 }
 
