@@ -16,7 +16,7 @@ typedef enum qn_act_mode {
 } qn_act_mode;
 
 typedef struct qn_device_opts {
-    const char *name;       /* "cpu" (default when NULL) */
+    const char *name;       /* "cpu" (default when NULL) or "ref" (the bits of MLX) */
     uint32_t n_threads;     /* 0: QUERN_THREADS, else the physical cores this process may use */
     const char *isa;        /* NULL: the best of "avx512", "avx2", "portable" this machine has */
     qn_act_mode act;

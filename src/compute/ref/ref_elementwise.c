@@ -1,0 +1,181 @@
+/* ref_elementwise.c - operations that treat each element alone. Types meet by promotion, and every
+ * operation rounds once to the result's type. */
+#include "compute/ref/ref.h"
+
+enum { CHUNK = 256 }; /* elements widened at a time */
+
+typedef enum binary_op { ADD, MUL } binary_op;
+
+typedef struct job {
+    const qn_ref *ref;
+    qn_tensor y, a, b;
+    binary_op op;
+    qn_act act;
+    float s;
+} job;
+
+/* ---- one operand ---- */
+
+/* act(x) of n values of type t, in place. */
+static void act_chunk(const qn_ref *ref, float *v, uint32_t n, qn_act kind, qn_dtype t)
+{
+    if (t == QN_F32 || t != ref->table_type) {
+        for (uint32_t i = 0; i < n; i++) v[i] = qn_ref_act_of(v[i], kind, t);
+        return;
+    }
+    const uint16_t *table = ref->act_table + ((size_t)kind << 16);
+    uint16_t h[CHUNK];
+    ref->k->narrow(h, t, v, n);
+    for (uint32_t i = 0; i < n; i++) h[i] = table[h[i]];
+    ref->k->widen(v, h, t, n);
+}
+
+typedef void (*chunk_fn)(const job *j, float *v, uint32_t n);
+
+static void unary_rows(const job *j, uint32_t r0, uint32_t r1, chunk_fn fn)
+{
+    const qn_ref_kernels *k = j->ref->k;
+    float v[CHUNK];
+    for (uint32_t r = r0; r < r1; r++) {
+        for (uint32_t c = 0; c < j->a.cols; c += CHUNK) {
+            uint32_t n = j->a.cols - c < CHUNK ? j->a.cols - c : CHUNK;
+            k->widen(v, qn_ref_at(j->a, r, c), j->a.dtype, n);
+            fn(j, v, n);
+            k->narrow(qn_ref_at(j->y, r, c), j->y.dtype, v, n);
+        }
+    }
+}
+
+static void act_values(const job *j, float *v, uint32_t n)
+{
+    act_chunk(j->ref, v, n, j->act, j->a.dtype);
+}
+
+static void scale_values(const job *j, float *v, uint32_t n)
+{
+    float s = qn_ref_round(j->s, j->a.dtype);
+    for (uint32_t i = 0; i < n; i++) v[i] = v[i] * s;
+}
+
+static void softcap_values(const job *j, float *v, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) v[i] = qn_ref_softcap_of(v[i], j->s, j->a.dtype);
+}
+
+static void act_rows(const void *arg, uint32_t r0, uint32_t r1) { unary_rows(arg, r0, r1, act_values); }
+static void scale_rows(const void *arg, uint32_t r0, uint32_t r1) { unary_rows(arg, r0, r1, scale_values); }
+
+static void softcap_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    unary_rows(arg, r0, r1, softcap_values);
+}
+
+static qn_tensor unary(qn_run *r, qn_tensor x, job j, qn_ref_rows_fn fn)
+{
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    j.ref = c->ref;
+    j.a = x;
+    j.y = qn_ref_take(c, x.rows, x.cols, x.dtype);
+    qn_ref_rows(c, fn, &j, x.rows, x.cols);
+    return j.y;
+}
+
+qn_tensor qn_ref_act(qn_run *r, qn_tensor x, qn_act kind) { return unary(r, x, (job){.act = kind}, act_rows); }
+qn_tensor qn_ref_scale(qn_run *r, qn_tensor x, float s) { return unary(r, x, (job){.s = s}, scale_rows); }
+
+qn_tensor qn_ref_softcap(qn_run *r, qn_tensor x, float cap)
+{
+    return unary(r, x, (job){.s = cap}, softcap_rows);
+}
+
+/* ---- two operands ---- */
+
+static void combine(float *v, const float *b, uint32_t n, binary_op op)
+{
+    if (op == ADD)
+        for (uint32_t i = 0; i < n; i++) v[i] = v[i] + b[i];
+    else
+        for (uint32_t i = 0; i < n; i++) v[i] = v[i] * b[i];
+}
+
+static void binary_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const job *j = arg;
+    const qn_ref_kernels *k = j->ref->k;
+    float v[CHUNK], b[CHUNK];
+    for (uint32_t r = r0; r < r1; r++) {
+        for (uint32_t c = 0; c < j->a.cols; c += CHUNK) {
+            uint32_t n = j->a.cols - c < CHUNK ? j->a.cols - c : CHUNK;
+            k->widen(v, qn_ref_at(j->a, r, c), j->a.dtype, n);
+            k->widen(b, qn_ref_at(j->b, j->b.rows == 1 ? 0 : r, c), j->b.dtype, n);
+            combine(v, b, n, j->op);
+            k->narrow(qn_ref_at(j->y, r, c), j->y.dtype, v, n);
+        }
+    }
+}
+
+static qn_tensor binary(qn_run *r, qn_tensor a, qn_tensor b, binary_op op)
+{
+    qn_check(a.cols == b.cols && (b.rows == a.rows || b.rows == 1));
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    qn_dtype t = qn_ref_promote(a.dtype, b.dtype);
+    job j = {.ref = c->ref, .y = qn_ref_take(c, a.rows, a.cols, t), .a = a, .b = b, .op = op};
+    qn_ref_rows(c, binary_rows, &j, a.rows, a.cols);
+    return j.y;
+}
+
+qn_tensor qn_ref_add(qn_run *r, qn_tensor a, qn_tensor b) { return binary(r, a, b, ADD); }
+qn_tensor qn_ref_mul(qn_run *r, qn_tensor a, qn_tensor b) { return binary(r, a, b, MUL); }
+
+static void glu_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const job *j = arg;
+    const qn_ref_kernels *k = j->ref->k;
+    float v[CHUNK], b[CHUNK];
+    for (uint32_t r = r0; r < r1; r++) {
+        for (uint32_t c = 0; c < j->a.cols; c += CHUNK) {
+            uint32_t n = j->a.cols - c < CHUNK ? j->a.cols - c : CHUNK;
+            k->widen(v, qn_ref_at(j->a, r, c), j->a.dtype, n);
+            k->widen(b, qn_ref_at(j->b, r, c), j->b.dtype, n);
+            act_chunk(j->ref, v, n, j->act, j->a.dtype);
+            combine(v, b, n, MUL);
+            k->narrow(qn_ref_at(j->y, r, c), j->y.dtype, v, n);
+        }
+    }
+}
+
+qn_tensor qn_ref_glu(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind)
+{
+    qn_check(gate.rows == up.rows && gate.cols == up.cols);
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    qn_dtype t = qn_ref_promote(gate.dtype, up.dtype);
+    job j = {.ref = c->ref, .y = qn_ref_take(c, gate.rows, gate.cols, t), .a = gate, .b = up, .act = kind};
+    qn_ref_rows(c, glu_rows, &j, gate.rows, gate.cols);
+    return j.y;
+}
+
+/* Give x the wider type where it is: from the last element down, because the new ones take more
+ * room and start at the same address. */
+static void widen_in_place(qn_tensor *x)
+{
+    qn_check(x->ld == x->cols); /* a view has neighbours in the room it would grow into */
+    size_t n = (size_t)x->rows * x->cols;
+    const uint16_t *from = (const uint16_t *)(void *)qn_ref_at(*x, 0, 0);
+    float *to = (float *)(void *)qn_ref_at(*x, 0, 0);
+    for (size_t i = n; i-- > 0;) {
+        uint16_t h;
+        __builtin_memcpy(&h, from + i, sizeof h);
+        float f = x->dtype == QN_BF16 ? qn_bf16_f32(h) : qn_f16_f32(h);
+        __builtin_memcpy(to + i, &f, sizeof f);
+    }
+    x->dtype = QN_F32;
+}
+
+void qn_ref_accumulate(qn_run *r, qn_tensor *x, qn_tensor y)
+{
+    qn_check(x->rows == y.rows && x->cols == y.cols);
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    if (qn_ref_promote(x->dtype, y.dtype) != x->dtype) widen_in_place(x);
+    job j = {.ref = c->ref, .y = *x, .a = *x, .b = y, .op = ADD};
+    qn_ref_rows(c, binary_rows, &j, y.rows, y.cols);
+}

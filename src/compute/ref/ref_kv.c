@@ -1,0 +1,188 @@
+/* ref_kv.c - pools of KV blocks, and writing keys and values into them. ref_kv.h has the layout. */
+#include "compute/ref/ref_kv.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Lay the layers of a group out; returns the block's floats. `place` may be NULL. */
+static size_t place_layers(const qn_kv_spec *spec, uint32_t group, qn_ref_place *place)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < spec->n_layers; i++) {
+        const qn_kv_layer *l = &spec->layers[i];
+        if (l->group != group || l->n_kv_heads == 0) continue;
+        qn_ref_place p = {.v_ld = (l->d_v + 15) & ~15u};
+        p.k_head = (size_t)spec->block_tokens * l->d_k;
+        p.v_head = (size_t)spec->block_tokens * p.v_ld;
+        p.k = at;
+        p.v = p.k + l->n_kv_heads * p.k_head;
+        at = p.v + l->n_kv_heads * p.v_head;
+        if (place) place[i] = p;
+    }
+    return at;
+}
+
+size_t qn_ref_kv_block_bytes(const qn_device *d, const qn_kv_spec *spec, uint32_t group)
+{
+    (void)d;
+    return place_layers(spec, group, NULL) * sizeof(float);
+}
+
+static qn_code check_spec(const qn_kv_spec *spec, qn_err *err)
+{
+    uint32_t bt = spec->block_tokens;
+    if (bt < QN_REF_KEY_TILE || bt > QN_KV_SPLIT || (bt & (bt - 1)))
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "KV blocks of %u tokens: a power of two from 16 to 256 is needed", bt);
+    for (uint32_t i = 0; i < spec->n_layers; i++) {
+        const qn_kv_layer *l = &spec->layers[i];
+        if (l->n_kv_heads == 0) continue;
+        if (l->group >= spec->n_groups)
+            return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: group %u of only %u", i, l->group,
+                              spec->n_groups);
+        if (l->codec > QN_KV_BF16)
+            return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: not supported yet: codec %d", i,
+                              (int)l->codec);
+        if (!l->d_k || !l->d_v || l->d_k > QN_REF_MAX_HEAD || l->d_v > QN_REF_MAX_HEAD)
+            return qn_err_set(err, QN_UNSUPPORTED,
+                              "KV layer %u: head sizes %u and %u, from 1 to %d are supported", i,
+                              l->d_k, l->d_v, QN_REF_MAX_HEAD);
+    }
+    return QN_OK;
+}
+
+static qn_code map_pools(qn_kv *kv, const uint32_t *n_blocks, qn_err *err)
+{
+    for (uint32_t g = 0; g < kv->spec.n_groups; g++) {
+        kv->block_floats[g] = place_layers(&kv->spec, g, kv->place);
+        kv->n_blocks[g] = n_blocks[g];
+        size_t bytes;
+        if (qn_mul_size(kv->block_floats[g] * sizeof(float), n_blocks[g], &bytes))
+            return qn_err_set(err, QN_NOMEM, "KV pool of %u blocks is too large", n_blocks[g]);
+        if (bytes == 0) continue;
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                       -1, 0);
+        if (p == MAP_FAILED)
+            return qn_err_set(err, QN_NOMEM, "out of memory: %zu bytes for the KV cache", bytes);
+        kv->pool[g] = p;
+        kv->pool_bytes[g] = bytes;
+    }
+    return QN_OK;
+}
+
+qn_code qn_ref_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_kv **out,
+                      qn_err *err)
+{
+    (void)d;
+    *out = NULL;
+    qn_code rc = check_spec(spec, err);
+    if (rc) return rc;
+    qn_kv *kv = calloc(1, sizeof *kv);
+    if (!kv) return qn_err_set(err, QN_NOMEM, "out of memory for the KV cache");
+    kv->spec = *spec;
+    kv->spec.layers = calloc(spec->n_layers + 1u, sizeof *kv->spec.layers);
+    kv->place = calloc(spec->n_layers + 1u, sizeof *kv->place);
+    if (!kv->spec.layers || !kv->place) {
+        rc = qn_err_set(err, QN_NOMEM, "out of memory for the KV cache");
+        goto fail;
+    }
+    if (spec->n_layers) memcpy(kv->spec.layers, spec->layers, spec->n_layers * sizeof *spec->layers);
+    if ((rc = map_pools(kv, n_blocks, err))) goto fail;
+    *out = kv;
+    return QN_OK;
+fail:
+    qn_ref_kv_free(kv);
+    return rc;
+}
+
+void qn_ref_kv_free(qn_kv *kv)
+{
+    if (!kv) return;
+    for (uint32_t g = 0; g < QN_MAX_KV_GROUPS; g++)
+        if (kv->pool[g]) munmap(kv->pool[g], kv->pool_bytes[g]);
+    free(kv->spec.layers);
+    free(kv->place);
+    free(kv);
+}
+
+static float *block_at(const qn_kv *kv, uint32_t group, uint32_t block)
+{
+    qn_check(group < kv->spec.n_groups && block < kv->n_blocks[group]);
+    return kv->pool[group] + block * kv->block_floats[group];
+}
+
+static size_t block_bytes(const qn_kv *kv, uint32_t group) { return kv->block_floats[group] * sizeof(float); }
+
+void qn_ref_kv_copy(qn_kv *kv, uint32_t group, uint32_t dst, uint32_t src)
+{
+    if (dst != src) memcpy(block_at(kv, group, dst), block_at(kv, group, src), block_bytes(kv, group));
+}
+
+void qn_ref_kv_read(qn_kv *kv, uint32_t group, uint32_t block, void *host)
+{
+    memcpy(host, block_at(kv, group, block), block_bytes(kv, group));
+}
+
+void qn_ref_kv_store(qn_kv *kv, uint32_t group, uint32_t block, const void *host)
+{
+    memcpy(block_at(kv, group, block), host, block_bytes(kv, group));
+}
+
+float *qn_ref_kv_block(const qn_kv *kv, const qn_item *item, uint32_t g, uint32_t pos)
+{
+    uint32_t i = pos / kv->spec.block_tokens;
+    qn_check(i >= item->first[g]);
+    return block_at(kv, g, item->blocks[g][i - item->first[g]]);
+}
+
+typedef struct write_job {
+    const qn_ref_run *run;
+    const qn_kv_layer *layer;
+    const qn_ref_place *place;
+    qn_tensor k, v;
+} write_job;
+
+/* All heads of one batch row at its position. */
+static void write_row(const write_job *w, const qn_item *item, uint32_t row)
+{
+    const qn_kv *kv = w->run->base.kv;
+    const qn_ref_kernels *kernels = w->run->ref->k;
+    const qn_kv_layer *l = w->layer;
+    const qn_ref_place *p = w->place;
+    uint32_t pos = item->n_past + (row - item->row0), at = pos % kv->spec.block_tokens;
+    float *block = qn_ref_kv_block(kv, item, l->group, pos), head[QN_REF_MAX_HEAD];
+    for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+        float *tile = block + p->k + h * p->k_head + (size_t)(at / QN_REF_KEY_TILE) * QN_REF_KEY_TILE * l->d_k;
+        kernels->widen(head, qn_ref_at(w->k, row, h * l->d_k), w->k.dtype, l->d_k);
+        for (uint32_t d = 0; d < l->d_k; d++) tile[d * QN_REF_KEY_TILE + at % QN_REF_KEY_TILE] = head[d];
+        float *value = block + p->v + h * p->v_head + (size_t)at * p->v_ld;
+        kernels->widen(value, qn_ref_at(w->v, row, h * l->d_v), w->v.dtype, l->d_v);
+        memset(value + l->d_v, 0, (p->v_ld - l->d_v) * sizeof *value); /* a reused block has anything */
+    }
+}
+
+static void write_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const write_job *w = arg;
+    const qn_batch *b = w->run->base.batch;
+    for (uint32_t i = 0; i < b->n_items; i++) {
+        const qn_item *item = &b->items[i];
+        uint32_t from = item->row0 > r0 ? item->row0 : r0;
+        uint32_t end = item->row0 + item->n_new < r1 ? item->row0 + item->n_new : r1;
+        for (uint32_t row = from; row < end; row++) write_row(w, item, row);
+    }
+}
+
+void qn_ref_kv_write(qn_run *r, uint32_t layer, qn_tensor k, qn_tensor v)
+{
+    qn_kv *kv = r->kv;
+    qn_check(layer < kv->spec.n_layers);
+    const qn_kv_layer *l = &kv->spec.layers[layer];
+    qn_check(k.rows == r->batch->n_tokens && v.rows == k.rows);
+    qn_check(k.cols == l->n_kv_heads * l->d_k && v.cols == l->n_kv_heads * l->d_v);
+    kv->place[layer].k_type = k.dtype;
+    kv->place[layer].v_type = v.dtype;
+    write_job w = {(qn_ref_run *)(void *)r, l, &kv->place[layer], k, v};
+    qn_ref_rows((qn_ref_run *)(void *)r, write_rows, &w, k.rows, k.cols + v.cols);
+}

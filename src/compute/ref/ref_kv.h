@@ -1,0 +1,36 @@
+/* ref_kv.h - where keys and values lie in the blocks of the reference device.
+ *
+ * MLX's cache keeps keys and values in the type they were computed in. Here they are stored as
+ * float32, which holds every such value exactly; the spec's codec is not applied. The type is noted
+ * for each layer by the step's kv_write, because attention rounds to it.
+ *
+ * A block holds block_tokens positions of every layer of its group. In it, layers ascending:
+ *   keys    per KV head, per tile of 16 positions: [d_k][16]
+ *   values  per KV head: [block_tokens][v_ld], v_ld = d_v rounded up to 16, padding zero
+ */
+#ifndef QN_COMPUTE_REF_REF_KV_H
+#define QN_COMPUTE_REF_REF_KV_H
+
+#include "compute/ref/ref.h"
+
+/* A layer inside its group's blocks; floats. */
+typedef struct qn_ref_place {
+    size_t k, v;           /* offset of the first head's keys and values */
+    size_t k_head, v_head; /* from one head to the next */
+    uint32_t v_ld;
+    qn_dtype k_type, v_type; /* of what the step under way has written */
+} qn_ref_place;
+
+struct qn_kv {
+    qn_kv_spec spec;     /* layers are our copy */
+    qn_ref_place *place; /* [n_layers] */
+    float *pool[QN_MAX_KV_GROUPS];
+    size_t block_floats[QN_MAX_KV_GROUPS], pool_bytes[QN_MAX_KV_GROUPS];
+    uint32_t n_blocks[QN_MAX_KV_GROUPS];
+};
+
+/* The block of `item` that holds position `pos` in group g; stops the process when the item's table
+ * does not cover it (no failure). */
+float *qn_ref_kv_block(const qn_kv *kv, const qn_item *item, uint32_t g, uint32_t pos);
+
+#endif
