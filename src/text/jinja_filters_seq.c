@@ -268,10 +268,12 @@ static qn_jval f_sum(qn_jrun *run, qn_jval self, qn_jcall *c)
     return total;
 }
 
-/* ---- unique, items, batch, slice: generators ---- */
+/* ---- unique, items, batch, slice: generators, which look at their value when the first item is
+ * wanted ---- */
 
 typedef struct unique_state {
     qn_jiter src;
+    bool started;
     qn_jval attr;
     bool case_sensitive;
     qn_jval seen;
@@ -280,6 +282,8 @@ typedef struct unique_state {
 static bool next_unique(qn_jrun *run, qn_jiter *it, qn_jval *out)
 {
     unique_state *s = it->state;
+    if (!s->started && !qn_jiter_start(run, it->over, &s->src)) return false;
+    s->started = true;
     while (qn_jiter_next(run, &s->src, out)) {
         qn_jval key = qn_jpath_get(run, *out, s->attr, qn_jmissing());
         if (!s->case_sensitive) key = qn_jignore_case(run, key);
@@ -297,7 +301,6 @@ static qn_jval f_unique(qn_jrun *run, qn_jval self, qn_jcall *c)
     s->attr = c->a[1];
     s->case_sensitive = qn_jarg_bool(c->a[0], false);
     s->seen = qn_jdict_new(run);
-    if (run->failed || !qn_jiter_start(run, self, &s->src)) return qn_jundef(NULL);
     return qn_jiter_new(run, self, next_unique, s);
 }
 
@@ -323,15 +326,27 @@ static qn_jval f_items(qn_jrun *run, qn_jval self, qn_jcall *c)
 typedef struct chunks {
     qn_jiter src;      /* batch */
     qn_jval list;      /* slice; batch(0) */
+    qn_jval count;     /* as given */
     int64_t n;
     int64_t at;
+    bool started;
     qn_jval fill;
 } chunks;
+
+static bool start_batch(qn_jrun *run, qn_jval over, chunks *s)
+{
+    if (s->started) return true;
+    s->started = true;
+    s->n = qn_jarg_int(run, s->count, 0);
+    if (s->n == 0) over = s->list = qn_jto_list(run, over);
+    return qn_jiter_start(run, over, &s->src);
+}
 
 static bool next_batch(qn_jrun *run, qn_jiter *it, qn_jval *out)
 {
     chunks *s = it->state;
     qn_jval item;
+    if (!start_batch(run, it->over, s)) return false;
     *out = qn_jlist_new(run, QN_J_LIST, 0);
     if (s->n == 0 && s->at++ == 0) return !run->failed && s->list.list->n > 0; /* jinja2's odd empty batch */
     /* As in jinja2, a count below 1 never cuts a batch. */
@@ -347,17 +362,25 @@ static qn_jval f_batch(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     chunks *s = qn_jtake(run, 1, sizeof *s);
     if (!s) return qn_jundef(NULL);
-    s->n = qn_jarg_int(run, c->a[0], 0);
-    if (s->n == 0) self = s->list = qn_jto_list(run, self);
-    if (!qn_jiter_start(run, self, &s->src)) return qn_jundef(NULL);
+    s->count = c->a[0];
     s->fill = c->a[1];
     return qn_jiter_new(run, self, next_batch, s);
+}
+
+static bool start_slice(qn_jrun *run, qn_jval over, chunks *s)
+{
+    if (s->started) return true;
+    s->started = true;
+    s->list = qn_jto_list(run, over);
+    s->n = qn_jarg_int(run, s->count, 0);
+    if (s->n == 0 || s->n > MAX_SLICES) qn_jfail(run, "slice: the count must be 1 to %d", MAX_SLICES);
+    return !run->failed;
 }
 
 static bool next_slice(qn_jrun *run, qn_jiter *it, qn_jval *out)
 {
     chunks *s = it->state;
-    if (s->at >= s->n) return false;
+    if (!start_slice(run, it->over, s) || s->at >= s->n) return false;
     int64_t len = (int64_t)s->list.list->n, each = len / s->n, extra = len % s->n, i = s->at++;
     int64_t from = i * each + (i < extra ? i : extra), n = each + (i < extra);
     *out = qn_jlist_new(run, QN_J_LIST, (size_t)n + 1);
@@ -371,9 +394,7 @@ static qn_jval f_slice(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     chunks *s = qn_jtake(run, 1, sizeof *s);
     if (!s) return qn_jundef(NULL);
-    s->list = qn_jto_list(run, self);
-    s->n = qn_jarg_int(run, c->a[0], 0);
-    if (s->n == 0 || s->n > MAX_SLICES) return qn_jfail(run, "slice: the count must be 1 to %d", MAX_SLICES);
+    s->count = c->a[0];
     s->fill = c->a[1];
     return qn_jiter_new(run, self, next_slice, s);
 }

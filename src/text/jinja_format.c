@@ -445,7 +445,8 @@ qn_jval qn_jformat_percent(qn_jrun *run, qn_jval format, qn_jval value)
         qn_buf_put(&b, p + at, end - at);
         at = hit ? percent_one(&w, &b, p, n, end + 1) : n;
     }
-    bool mapping = value.type == QN_J_DICT || value.type == QN_J_LIST;
+    /* What Python can index counts as a mapping, whose values need not all be used. */
+    bool mapping = value.type == QN_J_DICT || value.type == QN_J_LIST || value.type == QN_J_UNDEF || value.type == QN_J_RANGE;
     size_t given = value.type == QN_J_TUPLE ? value.list->n : mapping ? 0 : 1;
     if (!run->failed && w.used < given) qn_jfail(run, "not all arguments were converted by the format string");
     qn_jval v = qn_jstr_take(run, &b);

@@ -16,8 +16,8 @@ enum {
     QN_J_MAX_RANGE = 100000,        /* items of a range(), as in jinja2's sandbox */
     QN_J_MAX_STEPS = 200 * 1000000, /* evaluated nodes and walked items */
 };
-#define QN_J_MAX_OUTPUT ((size_t)128 << 20) /* bytes of text in all buffers */
-#define QN_J_MAX_MEMORY ((size_t)512 << 20)   /* bytes of values */
+#define QN_J_MAX_OUTPUT ((size_t)64 << 20) /* bytes of text in all buffers */
+#define QN_J_MAX_MEMORY ((size_t)256 << 20)   /* bytes of values */
 
 /* The variables of one activation of a scope. */
 typedef struct qn_jframe qn_jframe;
