@@ -17,6 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build", "check")
 VENV = os.path.join(ROOT, ".cache", "venv")
 QUERN = os.path.join(ROOT, "build", "release", "quern")
+GGUF = os.path.join(ROOT, ".cache", "SmolLM2-135M-Instruct.Q4_1.gguf")
 JOBS = len(os.sched_getaffinity(0))
 FUZZ_SECONDS = 110  # of all targets together
 TEST_SECONDS = 600  # of one unit test program
@@ -166,12 +167,15 @@ def make_venv(log):
 
 
 def fetch_model(log):
-    return one(log.run("scripts/fetch-model", QUERN)[0])
+    """The real model of the tests: its GGUF file, kept, and the folder made of it."""
+    os.makedirs(os.path.dirname(GGUF), exist_ok=True)
+    status, _ = log.run("scripts/fetch-gguf", GGUF)
+    return one(status or log.run("scripts/fetch-model", QUERN, GGUF)[0])
 
 
 def pytest(log):
     folders = [f for f in ("tests/api", "tests/golden") if glob.glob(f"{ROOT}/{f}/test_*.py")]
-    env = dict(os.environ, QUERN=QUERN, PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1")
+    env = dict(os.environ, QUERN_BIN=QUERN, QUERN_GGUF=GGUF, PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1")
     status, text = log.run(f"{VENV}/bin/python", "-m", "pytest", "-q", "--tb=short", "-rs", "-p", "no:cacheprovider",
                            *folders, env=env, timeout=900)
     summary = text.strip().splitlines()[-1] if text.strip() else ""
