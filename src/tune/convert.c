@@ -130,7 +130,8 @@ static void describe(const qn_job *job, qn_convert_result *r)
         const qn_item *it = &job->items[i];
         const qn_qspec *s = &it->spec;
         if (s->mode == QN_Q_NONE) n_dense += it->is_module && !it->is_raw_gate;
-        else n_other += s->mode != top.mode || s->bits != top.bits || s->group_size != top.group_size;
+        else n_other += s->mode != top.mode || s->bits != top.bits ||
+                        s->group_size != top.group_size;
     }
     int n = snprintf(r->quantization, cap, "%u-bit g%u %s", top.bits, top.group_size,
                      qn_qmode_name(top.mode));

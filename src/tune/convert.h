@@ -62,8 +62,8 @@ qn_code qn_convert_check(const qn_convert_opts *o, qn_err *err);
 
 /* Convert. On success the folder `out_dir` is complete and durable and *result is filled; on
  * failure nothing new exists. Errors: those of qn_convert_check, QN_NOT_FOUND (source), QN_FORMAT
- * (foreign bytes), QN_UNSUPPORTED (architecture, tensor type, tokenizer; names it), QN_CANCELLED, QN_IO,
- * QN_NOMEM. */
+ * (foreign bytes), QN_UNSUPPORTED (architecture, tensor type, tokenizer; names it), QN_LIMIT,
+ * QN_CANCELLED, QN_IO, QN_NOMEM. */
 qn_code qn_convert(const qn_convert_opts *o, qn_convert_result *result, qn_err *err);
 
 #endif

@@ -97,7 +97,8 @@ static qn_code check_family(const source *s, qn_err *err)
     static const char *const plain[] = {
         "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gemma",
         "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3", "cohere", "cohere2", "granite",
-        "starcoder2", "smollm3", "helium", "seed_oss", "ernie4_5", "internlm3", "mimo", "exaone4", "olmoe",
+        "starcoder2", "smollm3", "helium", "seed_oss", "ernie4_5", "internlm3", "mimo", "exaone4",
+        "olmoe",
         "glm", "glm4", "stablelm", "phi", "iquestcoder"};
     const char *type = s->job->model_type;
     if (qn_shards_find(s->shards, "model.language_model.embed_tokens.weight"))

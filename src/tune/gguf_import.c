@@ -90,8 +90,8 @@ static qn_code check_layout(const qn_gguf_tensor *t, const qn_gguf_layout **out,
     char number[16];
     snprintf(number, sizeof number, "%u", t->type);
     return qn_err_set(err, QN_UNSUPPORTED, "tensor %s has GGUF type %s, which is not supported; "
-                      "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and MXFP4 "
-                      "are", t->name, l ? l->name : number);
+                      "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and "
+                      "MXFP4 are", t->name, l ? l->name : number);
 }
 
 /* A tensor as an item: a vector whose elements are permuted is seen as rows of one element. */
