@@ -362,6 +362,29 @@ static void long_runs(void **state)
     free(s);
 }
 
+/* A megabyte of marks in the wrong order is sorted in linear time, and rightly. */
+static void many_marks(void **state)
+{
+    (void)state;
+    enum { PAIRS = 200000 };
+    qn_tokenizer *t = open_data("qwen2");
+    qn_buf text = {0}, out = {0};
+    qn_err err = {0};
+    qn_buf_putc(&text, 'x');
+    for (int i = 0; i < PAIRS; i++) qn_buf_puts(&text, "\xCC\x81\xCC\xA3"); /* 230, 220 */
+    qn_ids ids = encode(t, text.data, text.len, 0);
+    assert_int_equal(qn_tokenizer_decode(t, ids.data, ids.len, false, &out, &err), QN_OK);
+    assert_int_equal(out.len, text.len);
+    for (size_t i = 0; i < PAIRS; i++) {
+        assert_memory_equal(out.data + 1 + 2 * i, "\xCC\xA3", 2);
+        assert_memory_equal(out.data + 1 + 2 * (PAIRS + i), "\xCC\x81", 2);
+    }
+    qn_ids_release(&ids);
+    qn_buf_release(&text);
+    qn_buf_release(&out);
+    qn_tokenizer_close(t);
+}
+
 static void categories(void **state)
 {
     (void)state;
@@ -398,6 +421,7 @@ int main(void)
         cmocka_unit_test(stream_holds_back),
         cmocka_unit_test(stream_equals_batch),
         cmocka_unit_test(long_runs),
+        cmocka_unit_test(many_marks),
         cmocka_unit_test(categories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
