@@ -26,16 +26,24 @@ typedef struct qn_kv_group {
     uint32_t window; /* SLIDING: positions, the query's own included; else 0 */
 } qn_kv_group;
 
+/* What a recurrent layer keeps per sequence (spec models 3.8); all zero for other layers. */
+typedef struct qn_state_layer {
+    uint32_t conv_width, conv_channels; /* K-1 inputs of C channels */
+    uint32_t n_heads, d_v, d_k;         /* S [n_heads, d_v, d_k] float32 */
+} qn_state_layer;
+
 typedef struct qn_kv_layer {
     uint32_t group;
     uint32_t n_kv_heads, d_k, d_v; /* head sizes of keys and values */
     qn_kv_codec codec;
+    qn_state_layer state;
 } qn_kv_layer;
 
 typedef struct qn_kv_spec {
     uint32_t block_tokens; /* a power of two from 16 to 256 */
     uint32_t n_groups, n_layers;
     qn_kv_group groups[QN_MAX_KV_GROUPS];
+    uint32_t n_states;     /* slots for recurrent state; 0 when no layer has any */
     qn_kv_layer *layers;   /* [n_layers]; layers without KV have n_kv_heads 0 */
 } qn_kv_spec;
 

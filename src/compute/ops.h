@@ -86,6 +86,23 @@ typedef struct qn_linear {
 
 typedef enum qn_act { QN_SILU = 0, QN_GELU, QN_GELU_TANH, QN_RELU2, QN_SIGMOID } qn_act;
 
+/* How a router turns its logits [T, E] (E experts) into k experts per row with weights (spec models 3.7). */
+typedef enum qn_router_kind {
+    QN_ROUTE_SOFTMAX_ALL = 0, /* R1: probabilities over all experts, the k largest; normalized if asked */
+    QN_ROUTE_SOFTMAX_TOP      /* R2: the k largest logits, softmax over those */
+} qn_router_kind;
+
+typedef struct qn_router {
+    qn_router_kind kind;
+    uint32_t k;
+    bool normalize; /* R1: divide the k weights by their sum */
+} qn_router;
+
+/* The experts of every row: ids [T, k] (uint32 on the device), weights [T, k]; rank 0 is the most likely. */
+typedef struct qn_routing {
+    qn_tensor ids, weights;
+} qn_routing;
+
 /* Rotary embedding: angle = pos * pos_scale * inv_k for k < dims/2, where inv_k = exp(-k * ln(base) /
  * (dims/2)), or 1/freqs[k] when a table is given (infinity: angle 0). The rotated part is multiplied
  * by mscale first when that is not 1. Source: spec numerics 6.2, models 3.3. */
@@ -197,6 +214,45 @@ struct qn_ops {
 
     /* tanh(x/cap)*cap. */
     qn_tensor (*softcap)(qn_run *r, qn_tensor x, float cap);
+
+    /* x [T, n] times one factor per row s [T, 1]. */
+    qn_tensor (*mul_rows)(qn_run *r, qn_tensor x, qn_tensor s);
+
+    /* Part `part` of every head of x, whose heads are n_parts runs of d columns each: [T, cols / n_parts]. */
+    qn_tensor (*head_part)(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
+
+    /* ---- experts: matrices loaded with n_experts > 1 ---- */
+
+    /* Choose experts from router logits [T, E]. Equal logits: the lower expert first. */
+    qn_routing (*route)(qn_run *r, qn_tensor logits, const qn_router *how);
+
+    /* y[i] [T*k, n_out_i]: row t*k+j is x's row times the matrix of expert ids[t][j]. x has T rows (each used k
+     * times) or T*k rows. Biases are per expert [E, n_out] or absent. */
+    void (*expert_linear)(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids, const qn_linear *const *w);
+
+    /* Sum over j, in rank order, of weights[t][j] * y[t*k+j]: [T, n]. */
+    qn_tensor (*combine)(qn_run *r, qn_tensor y, qn_tensor weights);
+
+    /* ---- recurrent layers: state slots live beside the KV pools; items name theirs ---- */
+
+    /* Zero a slot; copy one to another (no failure). */
+    void (*state_clear)(qn_kv *kv, uint32_t slot);
+    void (*state_copy)(qn_kv *kv, uint32_t dst, uint32_t src);
+
+    /* Bytes of one slot (no failure). */
+    size_t (*state_bytes)(const qn_device *d, const qn_kv_spec *spec);
+
+    /* Causal depthwise convolution over each item's rows and the K-1 inputs before them, which the slot keeps;
+     * then silu. x [T, C], w [C, K]. */
+    qn_tensor (*conv)(qn_run *r, uint32_t layer, qn_tensor x, qn_tensor w);
+
+    /* Decay of the gated delta rule: exp(-exp(a_log) * softplus(a + dt_bias)); a [T, n], a_log and dt_bias [1, n]. */
+    qn_tensor (*decay)(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bias);
+
+    /* Gated delta rule over each item's rows in order, from the slot's state S [Hv, Dv, Dk] float32:
+     * S *= g; d = (v - S k) * beta; S += d k^T; y = S q. q and k [T, Hk*Dk], v [T, Hv*Dv], g and beta [T, Hv];
+     * value head h reads key head h*Hk/Hv. y [T, Hv*Dv]. Source: spec models 3.8. */
+    qn_tensor (*delta)(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v, qn_tensor g, qn_tensor beta);
 
     /* *x += y in place: the residual stream. */
     void (*accumulate)(qn_run *r, qn_tensor *x, qn_tensor y);

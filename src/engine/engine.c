@@ -79,6 +79,7 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     uint32_t n_blocks[QN_MAX_KV_GROUPS] = {0};
     e->kv = e->model->kv;
     e->kv.block_tokens = e->o.block_tokens;
+    if (e->kv.n_states) e->kv.n_states = e->o.max_rows;
     qn_code rc = plan_pools(e, n_blocks, err);
     if (rc) return rc;
     if ((rc = qn_blocks_new(&e->blocks, e->model->dev, &e->kv, n_blocks, err))) return rc;

@@ -43,6 +43,7 @@ struct qn_gen {
     bool ignore_eos;
     qn_sampler *sampler;
     qn_table table;
+    uint32_t state_slot;          /* of recurrent layers; while running */
     uint32_t n_planned;           /* tokens of this row in the step being run */
     uint64_t order;               /* admission number: the highest is preempted first */
     double submit_ms, admit_ms, first_ms, last_ms;

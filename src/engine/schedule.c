@@ -24,6 +24,20 @@ static bool fits(const qn_engine *e, const qn_gen *g)
     return true;
 }
 
+/* A slot that no running row has, zeroed: the row starts at position 0. There are max_rows of them. */
+static void take_state(qn_engine *e, qn_gen *g)
+{
+    if (!e->kv.n_states) return;
+    uint32_t slot = 0;
+    for (uint32_t i = 0; i < e->n_rows; i++) {
+        if (e->rows[i]->state_slot != slot) continue;
+        slot++;
+        i = UINT32_MAX; /* start over: the rows are in no order of slots */
+    }
+    g->state_slot = slot;
+    e->model->dev->ops->state_clear(qn_blocks_kv(e->blocks), slot);
+}
+
 void qn_engine_admit(qn_engine *e)
 {
     while (e->queue && e->n_rows < e->o.max_rows && (e->n_rows == 0 || fits(e, e->queue))) {
@@ -35,6 +49,7 @@ void qn_engine_admit(qn_engine *e)
         g->state = QN_ROW_RUNNING;
         g->order = e->n_admitted++;
         if (g->admit_ms == 0) g->admit_ms = qn_now_ms();
+        take_state(e, g);
         e->rows[e->n_rows] = g;
         atomic_fetch_add(&e->n_rows, 1);
     }
@@ -111,7 +126,7 @@ static void add_item(qn_engine *e, qn_gen *g)
     qn_plan *p = &e->plan;
     qn_batch *b = &p->batch;
     qn_item *it = &p->items[b->n_items];
-    *it = (qn_item){.row0 = b->n_tokens, .n_new = g->n_planned, .n_past = g->computed};
+    *it = (qn_item){.row0 = b->n_tokens, .n_new = g->n_planned, .n_past = g->computed, .state = g->state_slot};
     qn_table_view(&g->table, e->blocks, it);
     p->item_gen[b->n_items++] = g;
     for (uint32_t i = 0; i < g->n_planned; i++) {

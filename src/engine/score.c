@@ -42,6 +42,7 @@ static qn_code open_scorer(scorer *s, uint32_t n, uint32_t max_chunk, uint32_t b
     for (uint32_t g = 0; g < kv.n_groups; g++) n_blocks[g] = n / block_tokens + 2;
     qn_code rc = qn_blocks_new(&s->blocks, s->m->dev, &kv, n_blocks, err);
     if (rc) return rc;
+    if (kv.n_states) s->m->dev->ops->state_clear(qn_blocks_kv(s->blocks), 0);
     if ((rc = qn_table_init(&s->table, s->blocks, n, err))) return rc;
     s->pos = malloc(n * sizeof *s->pos);
     s->out_rows = malloc(max_chunk * sizeof *s->out_rows);

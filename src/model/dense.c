@@ -50,6 +50,15 @@ static void rotate(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor q,
     r->ops->rope(r, k, l->d->d_head, rope);
 }
 
+/* q and, with an output gate, the gate beside every head: both [T, H*D]. */
+static qn_tensor split_gate(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor *q)
+{
+    if (!m->d.attn_gate) return (qn_tensor){0};
+    qn_tensor gate = r->ops->head_part(r, *q, l->d->d_head, 1, 2);
+    *q = r->ops->head_part(r, *q, l->d->d_head, 0, 2);
+    return r->ops->act(r, gate, QN_SIGMOID);
+}
+
 /* Attention block of layer i: x [T, E] -> [T, E]. K and V of the batch are stored first; attention
  * reads storage only (spec engine R4). */
 static qn_tensor attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
@@ -57,6 +66,7 @@ static qn_tensor attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x
     const qn_layer *l = &m->layers[i];
     qn_tensor y[3];
     project_qkv(l, r, x, y);
+    qn_tensor gate = split_gate(m, r, l, &y[0]);
     if (m->d.rope_before_norm) rotate(m, r, l, y[0], y[1]);
     y[0] = head_norm(m, r, y[0], &l->q_norm, l->d->d_head);
     y[1] = head_norm(m, r, y[1], &l->k_norm, l->d->d_head);
@@ -68,12 +78,59 @@ static qn_tensor attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x
         .scale = m->d.attn_scale > 0 ? m->d.attn_scale : (float)pow(l->d->d_head, -0.5),
         .softcap = m->d.attn_softcap,
     };
-    return linear(r, r->ops->attend(r, y[0], &a), &l->o);
+    qn_tensor h = r->ops->attend(r, y[0], &a);
+    if (gate.addr) h = r->ops->mul(r, h, gate);
+    return linear(r, h, &l->o);
+}
+
+/* Gated DeltaNet block of layer i (spec models 3.8): x [T, E] -> [T, E]. */
+static qn_tensor gated_delta(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
+{
+    const qn_layer *l = &m->layers[i];
+    const qn_gdn *g = &m->d.gdn;
+    const qn_ops *o = r->ops;
+    uint32_t n_k = g->n_k_heads * g->d_k, n_v = g->n_v_heads * g->d_v;
+    qn_tensor y[4]; /* qkv, z, b, a */
+    const qn_linear *w[4] = {&l->g_qkv, &l->g_z, &l->g_b, &l->g_a};
+    o->linear(r, 4, y, x, w);
+    qn_tensor c = o->conv(r, i, y[0], l->g_conv), none = {0};
+    qn_tensor q = o->rms_norm(r, qn_cols(c, 0, n_k), none, g->d_k, 1e-6f);
+    qn_tensor k = o->rms_norm(r, qn_cols(c, n_k, n_k), none, g->d_k, 1e-6f);
+    q = o->scale(r, q, 1.0f / (float)g->d_k);
+    k = o->scale(r, k, (float)pow(g->d_k, -0.5));
+    qn_tensor beta = o->act(r, y[2], QN_SIGMOID), decay = o->decay(r, y[3], l->g_a_log, l->g_dt_bias);
+    qn_tensor h = o->delta(r, i, q, k, qn_cols(c, 2 * n_k, n_v), decay, beta);
+    h = o->rms_norm(r, h, l->g_norm, g->d_v, m->d.norm_eps);
+    return linear(r, o->glu(r, y[1], h, QN_SILU), &l->g_out);
+}
+
+static qn_tensor mixer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
+{
+    return m->layers[i].d->recurrent ? gated_delta(m, r, i, x) : attention(m, r, i, x);
+}
+
+/* Experts (spec models 3.6): each row goes through its k experts, and through the shared one if there is one. */
+static qn_tensor experts(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor x)
+{
+    const qn_ops *o = r->ops;
+    qn_routing to = o->route(r, linear(r, x, &l->router), &m->d.moe.router);
+    qn_tensor y[2], h;
+    const qn_linear *w[2] = {&l->e_gate, &l->e_up}, *down = &l->e_down;
+    o->expert_linear(r, 2, y, x, to.ids, w);
+    o->expert_linear(r, 1, &h, o->glu(r, y[0], y[1], m->d.act), to.ids, &down);
+    h = o->combine(r, h, to.weights);
+    if (!l->s_up.w) return h;
+    const qn_linear *s[3] = {&l->s_gate, &l->s_up, &l->s_mix};
+    qn_tensor z[3];
+    o->linear(r, 3, z, x, s);
+    qn_tensor shared = linear(r, o->glu(r, z[0], z[1], m->d.act), &l->s_down);
+    return o->add(r, h, o->mul_rows(r, shared, o->act(r, z[2], QN_SIGMOID)));
 }
 
 /* MLP block: x [T, E] -> [T, E]. */
 static qn_tensor mlp(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor x)
 {
+    if (l->d->sparse) return experts(m, r, l, x);
     if (m->d.mlp == QN_MLP_TWO) return linear(r, r->ops->act(r, linear(r, x, &l->up), m->d.act), &l->down);
     qn_tensor y[2];
     if (m->d.mlp == QN_MLP_GLU_FUSED) {
@@ -101,22 +158,22 @@ static void layer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor *x)
     qn_tensor h;
     switch (m->d.layout) {
     case QN_LAYOUT_PRE:
-        add_branch(m, r, x, attention(m, r, i, norm(m, r, *x, &l->n1, e)));
+        add_branch(m, r, x, mixer(m, r, i, norm(m, r, *x, &l->n1, e)));
         add_branch(m, r, x, mlp(m, r, l, norm(m, r, *x, &l->n2, e)));
         break;
     case QN_LAYOUT_POST:
-        add_branch(m, r, x, norm(m, r, attention(m, r, i, *x), &l->n1, e));
+        add_branch(m, r, x, norm(m, r, mixer(m, r, i, *x), &l->n1, e));
         add_branch(m, r, x, norm(m, r, mlp(m, r, l, *x), &l->n2, e));
         break;
     case QN_LAYOUT_SANDWICH:
-        h = attention(m, r, i, norm(m, r, *x, &l->n1, e));
+        h = mixer(m, r, i, norm(m, r, *x, &l->n1, e));
         add_branch(m, r, x, norm(m, r, h, &l->n2, e));
         h = mlp(m, r, l, norm(m, r, *x, &l->n3, e));
         add_branch(m, r, x, norm(m, r, h, &l->n4, e));
         break;
     case QN_LAYOUT_PARALLEL:
         h = norm(m, r, *x, &l->n1, e);
-        h = r->ops->add(r, attention(m, r, i, h), mlp(m, r, l, h));
+        h = r->ops->add(r, mixer(m, r, i, h), mlp(m, r, l, h));
         add_branch(m, r, x, h);
         break;
     }
@@ -138,18 +195,26 @@ qn_tensor qn_dense_forward(qn_model *base, qn_run *r)
     return logits;
 }
 
+/* Widest sum of results of one layer, in floats per row: each product's result, the norms and rotations beside it,
+ * and as much again for the prepared form of its input. */
+static size_t layer_width(const qn_dense *m, const qn_layer_desc *l)
+{
+    const qn_moe *e = &m->d.moe;
+    const qn_gdn *g = &m->d.gdn;
+    size_t d = m->d.d_model, heads = (size_t)l->d_head * (l->n_heads + 2u * l->n_kv_heads), n = 6 * d + 4 * heads;
+    if (l->recurrent) n += 8 * ((size_t)g->n_k_heads * g->d_k * 2 + 2 * (size_t)g->n_v_heads * (g->d_v + 1));
+    if (!l->sparse) return n + 6 * (size_t)l->d_ff;
+    return n + (size_t)e->router.k * (8 * (size_t)e->d_ff + 6 * d + 64) + 3 * (size_t)e->n_experts + 6 * (size_t)e->d_ff_shared;
+}
+
 size_t qn_dense_scratch(const qn_model *base, uint32_t max_tokens, uint32_t max_out)
 {
     const qn_dense *m = (const qn_dense *)base;
     size_t widest = 0, e = m->d.d_model;
     for (uint32_t i = 0; i < m->d.n_layers; i++) {
-        const qn_layer_desc *l = &m->d.layers[i];
-        size_t heads = (size_t)l->d_head * (l->n_heads + 2u * l->n_kv_heads);
-        /* Each product's result, the norms and rotations beside it, and as much again for the
-         * prepared form of its input. */
-        size_t width = 6 * e + 3 * heads + 6 * (size_t)l->d_ff;
+        size_t width = layer_width(m, &m->d.layers[i]);
         if (width > widest) widest = width;
     }
-    size_t rows = (size_t)max_tokens + 16;
-    return 4 * (rows * (2 * e + 2 * widest) + ((size_t)max_out + 1) * (4 * e + 3 * (size_t)m->d.n_vocab)) + (1u << 20);
+    size_t rows = (size_t)max_tokens + 16, fixed = (1u << 20) + (size_t)m->d.moe.n_experts * 1024;
+    return 4 * (rows * (2 * e + 2 * widest) + ((size_t)max_out + 1) * (4 * e + 3 * (size_t)m->d.n_vocab)) + fixed;
 }

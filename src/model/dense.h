@@ -13,6 +13,9 @@ typedef struct qn_layer {
     qn_norm n1, n2, n3, n4, q_norm, k_norm;
     qn_linear q, k, v, o, qkv; /* qkv or q, k, v */
     qn_linear gate, up, down, gate_up;
+    qn_linear router, e_gate, e_up, e_down, s_gate, s_up, s_down, s_mix;
+    qn_linear g_qkv, g_z, g_b, g_a, g_out;
+    qn_tensor g_conv, g_dt_bias, g_a_log, g_norm;
 } qn_layer;
 
 typedef struct qn_dense {

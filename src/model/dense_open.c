@@ -9,7 +9,7 @@
 
 #include "model/dense.h"
 
-enum { MAX_PATH = 160, MATRICES_PER_LAYER = 10 };
+enum { MAX_PATH = 160, MATRICES_PER_LAYER = 20 };
 
 typedef struct binder {
     qn_dense *m;
@@ -65,27 +65,139 @@ static qn_code bind_norm(binder *b, int i, const char *name, uint32_t width, qn_
     return bind_vector(b, full, width, true, false, &out->b);
 }
 
-/* Queue the matrix `name` for loading into *out; with_bias: the module has a `.bias` vector. */
-static qn_code bind_linear(binder *b, int i, const char *name, uint32_t n_out, uint32_t n_in, bool with_bias,
-                           qn_linear *out)
+/* Upload a small tensor [rows, cols] of layer i by its full name. */
+static qn_code bind_tensor(binder *b, int i, const char *name, uint32_t rows, uint32_t cols, qn_tensor *out)
 {
-    if (!name) return QN_OK;
+    char *path = path_of(b, i, name);
+    const qn_stored *t;
+    if (!path) return QN_NOMEM;
+    qn_code rc = qn_folder_vector(b->f, path, (uint64_t)rows * cols, false, &t, b->err);
+    if (rc) return rc;
+    return b->m->base.dev->ops->upload(b->m->base.dev, t->data, t->dtype, rows, cols, out, b->err);
+}
+
+/* Queue the matrix `name` for loading into *out; with_bias: the module has a `.bias` vector. */
+static qn_code bind_stack(binder *b, int i, const char *name, uint32_t n_experts, uint32_t n_out, uint32_t n_in,
+                          qn_linear *out)
+{
     char *path = path_of(b, i, name);
     if (!path) return QN_NOMEM;
     qn_check(b->n < b->cap);
     qn_matrix_src *s = &b->src[b->n];
     s->path = path;
-    qn_code rc = qn_folder_matrix(b->f, path, 0, n_out, n_in, &s->m, b->err);
+    qn_code rc = qn_folder_matrix(b->f, path, n_experts, n_out, n_in, &s->m, b->err);
+    if (!rc) b->where[b->n++] = out;
+    return rc;
+}
+
+static qn_code bind_linear(binder *b, int i, const char *name, uint32_t n_out, uint32_t n_in, bool with_bias,
+                           qn_linear *out)
+{
+    if (!name) return QN_OK;
+    qn_code rc = bind_stack(b, i, name, 0, n_out, n_in, out);
     if (rc) return rc;
-    b->where[b->n++] = out;
+    char *path = path_of(b, i, name);
+    if (!path) return QN_NOMEM;
     if (!with_bias) return QN_OK;
     char full[MAX_PATH + 8];
     snprintf(full, sizeof full, "%s.bias", path);
     return bind_vector(b, full, n_out, false, false, &out->bias);
 }
 
+/* Stack the matrices of raw checkpoints, "EXPERTS.e.PROJ", into one matrix in the model's arena. */
+static qn_code stack_raw(binder *b, int i, const char *proj, uint32_t n_out, uint32_t n_in, qn_linear *out)
+{
+    const qn_moe *moe = &b->m->d.moe;
+    qn_matrix_src *s = &b->src[b->n];
+    uint8_t *all[3] = {0}; /* weight, scales, biases */
+    size_t bytes[3] = {0};
+    qn_check(b->n < b->cap);
+    for (uint32_t e = 0; e < moe->n_experts; e++) {
+        qn_matrix m;
+        char *path = qn_arena_printf(&b->m->arena, "%s.%d.%s.%u.%s", b->m->d.names.layers, i, b->m->d.names.experts, e, proj);
+        if (!path) return qn_err_set(b->err, QN_NOMEM, "model: out of memory");
+        qn_code rc = qn_folder_matrix(b->f, path, 0, n_out, n_in, &m, b->err);
+        if (rc) return rc;
+        const void *part[3] = {m.weight, m.scales, m.biases};
+        if (e == 0) {
+            *s = (qn_matrix_src){.path = path, .m = m};
+            size_t groups = m.spec.mode ? (size_t)n_out * n_in / m.spec.group_size : 0;
+            bytes[0] = m.spec.mode ? n_out * qn_qrow_bytes(&m.spec, n_in) : (size_t)n_out * n_in * qn_dtype_size(m.dtype);
+            bytes[1] = bytes[2] = groups * (m.spec.mode == QN_Q_AFFINE ? qn_dtype_size(m.dtype) : 1);
+        }
+        if (memcmp(&m.spec, &s->m.spec, sizeof m.spec) || m.dtype != s->m.dtype) {
+            return qn_err_set(b->err, QN_FORMAT, "%s: experts of one layer differ in number type or quantization", path);
+        }
+        for (int k = 0; k < 3; k++) {
+            if (!part[k]) continue;
+            if (!all[k] && !(all[k] = qn_arena_take(&b->m->arena, moe->n_experts, bytes[k]))) {
+                return qn_err_set(b->err, QN_NOMEM, "model: out of memory for stacked experts");
+            }
+            memcpy(all[k] + e * bytes[k], part[k], bytes[k]);
+        }
+    }
+    s->m.n_experts = moe->n_experts;
+    s->m.weight = all[0];
+    s->m.scales = all[1];
+    s->m.biases = all[2];
+    b->where[b->n++] = out;
+    return QN_OK;
+}
+
+static bool has_raw_experts(binder *b, int i)
+{
+    char name[MAX_PATH];
+    const qn_names *n = &b->m->d.names;
+    if (!n->experts) return false;
+    snprintf(name, sizeof name, "%s.%d.%s.0.up_proj.weight", n->layers, i, n->experts);
+    return qn_folder_has(b->f, name);
+}
+
+static qn_code bind_experts(binder *b, int i, qn_layer *l)
+{
+    const qn_desc *d = &b->m->d;
+    const qn_names *n = &d->names;
+    const qn_moe *moe = &d->moe;
+    uint32_t e = d->d_model;
+    qn_code rc;
+    if ((rc = bind_linear(b, i, n->router, moe->n_experts, e, false, &l->router))) return rc;
+    if (has_raw_experts(b, i)) {
+        if ((rc = stack_raw(b, i, "gate_proj", moe->d_ff, e, &l->e_gate))) return rc;
+        if ((rc = stack_raw(b, i, "up_proj", moe->d_ff, e, &l->e_up))) return rc;
+        if ((rc = stack_raw(b, i, "down_proj", e, moe->d_ff, &l->e_down))) return rc;
+    } else {
+        if ((rc = bind_stack(b, i, n->e_gate, moe->n_experts, moe->d_ff, e, &l->e_gate))) return rc;
+        if ((rc = bind_stack(b, i, n->e_up, moe->n_experts, moe->d_ff, e, &l->e_up))) return rc;
+        if ((rc = bind_stack(b, i, n->e_down, moe->n_experts, e, moe->d_ff, &l->e_down))) return rc;
+    }
+    if (!moe->d_ff_shared) return QN_OK;
+    if ((rc = bind_linear(b, i, n->s_gate, moe->d_ff_shared, e, false, &l->s_gate))) return rc;
+    if ((rc = bind_linear(b, i, n->s_up, moe->d_ff_shared, e, false, &l->s_up))) return rc;
+    if ((rc = bind_linear(b, i, n->s_down, e, moe->d_ff_shared, false, &l->s_down))) return rc;
+    return bind_linear(b, i, n->s_mix, 1, e, false, &l->s_mix);
+}
+
+static qn_code bind_gated_delta(binder *b, int i, qn_layer *l)
+{
+    const qn_desc *d = &b->m->d;
+    const qn_names *n = &d->names;
+    const qn_gdn *g = &d->gdn;
+    uint32_t e = d->d_model, n_v = g->n_v_heads * g->d_v, channels = 2 * g->n_k_heads * g->d_k + n_v;
+    qn_code rc;
+    if ((rc = bind_linear(b, i, n->g_qkv, channels, e, false, &l->g_qkv))) return rc;
+    if ((rc = bind_linear(b, i, n->g_z, n_v, e, false, &l->g_z))) return rc;
+    if ((rc = bind_linear(b, i, n->g_b, g->n_v_heads, e, false, &l->g_b))) return rc;
+    if ((rc = bind_linear(b, i, n->g_a, g->n_v_heads, e, false, &l->g_a))) return rc;
+    if ((rc = bind_linear(b, i, n->g_out, e, n_v, false, &l->g_out))) return rc;
+    if ((rc = bind_tensor(b, i, n->g_conv, channels, g->conv_width + 1, &l->g_conv))) return rc;
+    if ((rc = bind_tensor(b, i, n->g_dt_bias, 1, g->n_v_heads, &l->g_dt_bias))) return rc;
+    if ((rc = bind_tensor(b, i, n->g_a_log, 1, g->n_v_heads, &l->g_a_log))) return rc;
+    return bind_tensor(b, i, n->g_norm, 1, g->d_v, &l->g_norm);
+}
+
 static qn_code bind_mlp(binder *b, int i, qn_layer *l)
 {
+    if (l->d->sparse) return bind_experts(b, i, l);
     const qn_desc *d = &b->m->d;
     const qn_names *n = &d->names;
     uint32_t e = d->d_model, ff = l->d->d_ff;
@@ -108,7 +220,7 @@ static qn_code bind_attention(binder *b, int i, qn_layer *l)
     if (n->qkv) {
         if ((rc = bind_linear(b, i, n->qkv, nq + 2 * nk, e, d->qkv_bias, &l->qkv))) return rc;
     } else {
-        if ((rc = bind_linear(b, i, n->q, nq, e, d->qkv_bias, &l->q))) return rc;
+        if ((rc = bind_linear(b, i, n->q, d->attn_gate ? 2 * nq : nq, e, d->qkv_bias, &l->q))) return rc;
         if ((rc = bind_linear(b, i, n->k, nk, e, d->qkv_bias, &l->k))) return rc;
         if ((rc = bind_linear(b, i, n->v, nk, e, d->qkv_bias, &l->v))) return rc;
     }
@@ -130,7 +242,7 @@ static qn_code bind_layer(binder *b, int i)
     if ((rc = bind_norm(b, i, n->n2, e, &l->n2))) return rc;
     if ((rc = bind_norm(b, i, n->n3, e, &l->n3))) return rc;
     if ((rc = bind_norm(b, i, n->n4, e, &l->n4))) return rc;
-    if ((rc = bind_attention(b, i, l))) return rc;
+    if ((rc = l->d->recurrent ? bind_gated_delta(b, i, l) : bind_attention(b, i, l))) return rc;
     return bind_mlp(b, i, l);
 }
 
@@ -177,7 +289,9 @@ static void count_params(qn_dense *m, const binder *b)
         }
         m->base.info.n_params += n;
         bool lookup = b->where[i] == &m->embed && !m->d.tied;
-        m->base.info.step_bytes += lookup ? bytes / x->n_out : bytes;
+        uint64_t read = lookup ? bytes / x->n_out : bytes;
+        if (x->n_experts > 1) read = bytes / x->n_experts * m->d.moe.router.k; /* a token meets k experts */
+        m->base.info.step_bytes += read;
     }
 }
 
@@ -228,6 +342,13 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
     if (!kv->layers) return qn_err_set(err, QN_NOMEM, "model: out of memory");
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         const qn_layer_desc *l = &m->d.layers[i];
+        if (l->recurrent) {
+            const qn_gdn *g = &m->d.gdn;
+            uint32_t channels = 2 * g->n_k_heads * g->d_k + g->n_v_heads * g->d_v;
+            kv->layers[i].state = (qn_state_layer){g->conv_width, channels, g->n_v_heads, g->d_v, g->d_k};
+            kv->n_states = 1; /* the engine sets how many */
+            continue;
+        }
         uint32_t g = 0;
         while (g < kv->n_groups && kv->groups[g].window != l->window) g++;
         if (g == kv->n_groups) {
@@ -237,7 +358,8 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
             kv->groups[g] = (qn_kv_group){l->window ? QN_KV_SLIDING : QN_KV_FULL, l->window};
             kv->n_groups++;
         }
-        kv->layers[i] = (qn_kv_layer){g, l->n_kv_heads, l->d_head, l->d_head, codec_of(m->base.info.dtype)};
+        kv->layers[i] = (qn_kv_layer){.group = g, .n_kv_heads = l->n_kv_heads, .d_k = l->d_head, .d_v = l->d_head,
+                                      .codec = codec_of(m->base.info.dtype)};
     }
     return QN_OK;
 }
@@ -261,11 +383,23 @@ static void dense_close(qn_model *base)
 
 static const qn_model_ops dense_ops = {qn_dense_forward, qn_dense_scratch, dense_close};
 
+/* A device may lack the operations of a kind of layer. */
+static qn_code check_device(const binder *b)
+{
+    const qn_device *dev = b->m->base.dev;
+    for (uint32_t i = 0; i < b->m->d.n_layers; i++) {
+        const qn_layer_desc *l = &b->m->d.layers[i];
+        const char *what = l->sparse && !dev->ops->route ? "experts" : l->recurrent && !dev->ops->delta ? "gated delta layers" : NULL;
+        if (what) return qn_err_set(b->err, QN_UNSUPPORTED, "not supported yet: %s on the device %s", what, dev->name);
+    }
+    return QN_OK;
+}
+
 static qn_code open_parts(binder *b, const qn_model_opts *opts)
 {
     qn_dense *m = b->m;
-    qn_code rc = bind_all(b);
-    if (rc) return rc;
+    qn_code rc = check_device(b);
+    if (rc || (rc = bind_all(b))) return rc;
     m->base.info.dtype = model_dtype(b);
     count_params(m, b);
     if ((rc = load_matrices(b, opts))) return rc;

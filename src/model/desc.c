@@ -80,3 +80,12 @@ qn_code qn_desc_layer_types(qn_desc *d, const json_t *cfg, qn_err *err)
     return QN_OK;
 }
 
+qn_code qn_desc_prefix(qn_desc *d, const char *prefix, const char *head, qn_arena *a, qn_err *err)
+{
+    d->names.embed = qn_arena_printf(a, "%sembed_tokens", prefix);
+    d->names.layers = qn_arena_printf(a, "%slayers", prefix);
+    d->names.final_norm = qn_arena_printf(a, "%snorm", prefix);
+    d->names.head = head;
+    if (d->names.embed && d->names.layers && d->names.final_norm) return QN_OK;
+    return qn_err_set(err, QN_NOMEM, "model: out of memory");
+}

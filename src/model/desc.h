@@ -46,13 +46,31 @@ typedef struct qn_names {
     const char *q, *k, *v, *o, *qkv; /* qkv: rows [q | k | v] of one matrix, instead of q, k, v */
     const char *q_norm, *k_norm;
     const char *gate, *up, *down, *gate_up;
+    const char *router;                      /* of sparse layers */
+    const char *e_gate, *e_up, *e_down;      /* stacks of expert matrices */
+    const char *experts;                     /* raw checkpoints: "EXPERTS.e.gate_proj" and so on, stacked at load */
+    const char *s_gate, *s_up, *s_down, *s_mix; /* shared expert and its gate; NULL: none */
+    const char *g_qkv, *g_z, *g_b, *g_a, *g_conv, *g_dt_bias, *g_a_log, *g_norm, *g_out; /* gated delta layers */
 } qn_names;
 
 typedef struct qn_layer_desc {
     uint32_t n_heads, n_kv_heads, d_head, d_ff;
     uint32_t window; /* 0: full attention */
     uint8_t rope;    /* index into qn_desc.ropes, or QN_NO_ROPE */
+    bool sparse;     /* experts instead of one MLP */
+    bool recurrent;  /* gated delta rule instead of attention */
 } qn_layer_desc;
+
+/* Experts of the sparse layers (spec models 3.6, 3.7). */
+typedef struct qn_moe {
+    uint32_t n_experts, d_ff, d_ff_shared; /* d_ff_shared 0: no shared expert */
+    qn_router router;
+} qn_moe;
+
+/* Gated DeltaNet of the recurrent layers (spec models 3.8). */
+typedef struct qn_gdn {
+    uint32_t n_k_heads, n_v_heads, d_k, d_v, conv_width; /* conv_width: K-1 */
+} qn_gdn;
 
 typedef struct qn_desc {
     uint32_t n_vocab, n_layers, d_model, max_positions;
@@ -66,6 +84,9 @@ typedef struct qn_desc {
     bool qkv_bias, o_bias, mlp_bias, head_bias;
     qn_mlp_kind mlp;
     qn_act act;
+    bool attn_gate;                     /* q has a gate beside every head; attention is multiplied by its sigmoid */
+    qn_moe moe;
+    qn_gdn gdn;
     bool tied;                          /* the head is the embedding */
     bool drop_head_if_tied;             /* a lm_head.weight beside a tied head is ignored */
     qn_rope_desc ropes[QN_MAX_ROPES];   /* freqs point into the arena */
@@ -99,6 +120,10 @@ qn_code qn_desc_heads(qn_desc *d, const json_t *cfg, bool kv_required, bool use_
 /* layer_types: "sliding_attention" layers get the window sliding_window; at least one layer must be full.
  * Absent or null: all full. Errors: QN_FORMAT, QN_UNSUPPORTED. */
 qn_code qn_desc_layer_types(qn_desc *d, const json_t *cfg, qn_err *err);
+
+/* Name embedding, layers and final norm under another prefix ("language_model.model."), and the head. Errors:
+ * QN_NOMEM. */
+qn_code qn_desc_prefix(qn_desc *d, const char *prefix, const char *head, qn_arena *a, qn_err *err);
 
 /* A rotary description without scaling: rope_theta (or theta_dflt), `dims` rotated elements. Errors: QN_FORMAT. */
 qn_code qn_rope_plain(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,

@@ -37,5 +37,9 @@ qn_code qn_exaone4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a
 qn_code qn_starcoder2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_llama4_text_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_lille_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+qn_code qn_qwen2_moe_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+qn_code qn_qwen3_moe_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+qn_code qn_qwen3_5_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+qn_code qn_gemma3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 
 #endif

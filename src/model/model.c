@@ -14,6 +14,7 @@ static const qn_family families[] = {
     {"exaone4", qn_exaone4_read},
     {"gemma", qn_gemma_read},
     {"gemma2", qn_gemma2_read},
+    {"gemma3", qn_gemma3_read},
     {"gemma3_text", qn_gemma3_text_read},
     {"glm", qn_glm_read},
     {"glm4", qn_glm4_read},
@@ -32,7 +33,11 @@ static const qn_family families[] = {
     {"phi3", qn_phi3_read},
     {"qwen", qn_qwen_read},
     {"qwen2", qn_qwen2_read},
+    {"qwen2_moe", qn_qwen2_moe_read},
     {"qwen3", qn_qwen3_read},
+    {"qwen3_5", qn_qwen3_5_read},
+    {"qwen3_5_moe", qn_qwen3_5_read},
+    {"qwen3_moe", qn_qwen3_moe_read},
     {"seed_oss", qn_seed_oss_read},
     {"smollm3", qn_smollm3_read},
     {"starcoder2", qn_starcoder2_read},
@@ -42,6 +47,7 @@ static const qn_family families[] = {
 static const struct { const char *alias, *model_type; } aliases[] = {
     {"mistral", "llama"},
     {"iquestcoder", "llama"},
+    {"qwen3_5_text", "qwen3_5"},
 };
 
 enum { N_FAMILIES = sizeof families / sizeof *families, N_ALIASES = sizeof aliases / sizeof *aliases };
@@ -65,10 +71,11 @@ bool qn_model_supported(const char *model_type)
 const char *const *qn_model_types(void)
 {
     static const char *const types[] = {
-        "cohere2", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3_text", "glm",
-        "glm4", "granite", "helium", "hunyuan_v1_dense", "internlm3", "iquestcoder", "lille-130m",
-        "llama", "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3", "phi", "phi3",
-        "qwen", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2", "telechat3", NULL,
+        "cohere2", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3", "gemma3_text",
+        "glm", "glm4", "granite", "helium", "hunyuan_v1_dense", "internlm3", "iquestcoder",
+        "lille-130m", "llama", "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3",
+        "phi", "phi3", "qwen", "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe",
+        "qwen3_5_text", "qwen3_moe", "seed_oss", "smollm3", "starcoder2", "telechat3", NULL,
     };
     _Static_assert(sizeof types / sizeof *types == N_FAMILIES + N_ALIASES + 1, "list every family and alias");
     return types;

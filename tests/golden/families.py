@@ -24,6 +24,13 @@ def lille(**kw):
             "n_kv_heads": 2, "n_layer": 2, "rope_theta": 10000.0, "vocab_size": 96, **kw}
 
 
+def qwen3_5(**kw):
+    return of("qwen3_5_text", num_hidden_layers=4, head_dim=32, linear_num_value_heads=4, linear_num_key_heads=2,
+              linear_key_head_dim=16, linear_value_head_dim=32, linear_conv_kernel_dim=4, full_attention_interval=2,
+              rope_parameters={"type": "default", "rope_theta": 100000.0, "partial_rotary_factor": 0.5,
+                               "mrope_section": [2, 1, 1]}) | kw
+
+
 FAMILIES = {
     "llama": {
         "base": of("llama", tie_word_embeddings=True),
@@ -162,4 +169,31 @@ FAMILIES = {
                       tie_word_embeddings=False, no_rope_layers=[1, 1], use_qk_norm=False),
     },
     "lille-130m": {"base": lille()},
+    "qwen2_moe": {
+        "base": of("qwen2_moe", num_experts_per_tok=2, num_experts=6, moe_intermediate_size=64,
+                   shared_expert_intermediate_size=128),
+    },
+    "qwen3_moe": {
+        "base": of("qwen3_moe", num_experts=8, num_experts_per_tok=3, decoder_sparse_step=1, mlp_only_layers=[],
+                   moe_intermediate_size=64, head_dim=32, rope_theta=1000000.0, tie_word_embeddings=False,
+                   norm_topk_prob=True),
+        "mixed": of("qwen3_moe", num_hidden_layers=4, num_experts=4, num_experts_per_tok=4, decoder_sparse_step=2,
+                    mlp_only_layers=[1], moe_intermediate_size=64, head_dim=16, rope_theta=10000.0,
+                    tie_word_embeddings=True, norm_topk_prob=False),
+    },
+    "qwen3_5": {
+        "base": {"model_type": "qwen3_5", "vocab_size": 96, "text_config": qwen3_5()},
+        "flat": {**qwen3_5(num_hidden_layers=2, full_attention_interval=2, tie_word_embeddings=True,
+                           attention_bias=True), "model_type": "qwen3_5"},
+    },
+    "qwen3_5_moe": {
+        "base": {"model_type": "qwen3_5_moe", "vocab_size": 96,
+                 "text_config": qwen3_5(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=64,
+                                        shared_expert_intermediate_size=64)},
+    },
+    "gemma3": {
+        "base": {"model_type": "gemma3", "vocab_size": 96,
+                 "text_config": of("gemma3_text", head_dim=32, num_hidden_layers=4, sliding_window=6,
+                                   sliding_window_pattern=2)},
+    },
 }

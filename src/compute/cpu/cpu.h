@@ -119,5 +119,20 @@ qn_tensor qn_cpu_mul(qn_run *r, qn_tensor a, qn_tensor b);
 qn_tensor qn_cpu_scale(qn_run *r, qn_tensor x, float s);
 qn_tensor qn_cpu_softcap(qn_run *r, qn_tensor x, float cap);
 void qn_cpu_accumulate(qn_run *r, qn_tensor *x, qn_tensor y);
+qn_tensor qn_cpu_mul_rows(qn_run *r, qn_tensor x, qn_tensor s);
+qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
+/* experts.c */
+qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how);
+void qn_cpu_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,
+                          const qn_linear *const *w);
+qn_tensor qn_cpu_combine(qn_run *r, qn_tensor y, qn_tensor weights);
+/* recurrent.c */
+size_t qn_cpu_state_bytes(const qn_device *d, const qn_kv_spec *spec);
+void qn_cpu_state_clear(qn_kv *kv, uint32_t slot);
+void qn_cpu_state_copy(qn_kv *kv, uint32_t dst, uint32_t src);
+qn_tensor qn_cpu_conv(qn_run *r, uint32_t layer, qn_tensor x, qn_tensor w);
+qn_tensor qn_cpu_decay(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bias);
+qn_tensor qn_cpu_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v, qn_tensor g,
+                       qn_tensor beta);
 
 #endif

@@ -116,3 +116,47 @@ qn_tensor qn_cpu_scale(qn_run *r, qn_tensor x, float s)
     qn_cpu_rows(c, scale_rows, &o, x.rows, x.cols);
     return o.y;
 }
+
+static void scale_each_row(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const binary *o = arg;
+    for (uint32_t r = r0; r < r1; r++) {
+        float *y = qn_cpu_row(o->y, r), s = qn_cpu_row(o->b, r)[0];
+        const float *a = qn_cpu_row(o->a, r);
+        for (uint32_t i = 0; i < o->a.cols; i++) y[i] = a[i] * s;
+    }
+}
+
+qn_tensor qn_cpu_mul_rows(qn_run *r, qn_tensor x, qn_tensor s)
+{
+    qn_check(s.rows == x.rows && s.cols == 1);
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    binary o = {.y = qn_cpu_take(c, x.rows, x.cols), .a = x, .b = s};
+    qn_cpu_rows(c, scale_each_row, &o, x.rows, x.cols);
+    return o.y;
+}
+
+typedef struct pick_job {
+    qn_tensor y, x;
+    uint32_t d, part, n_parts;
+} pick_job;
+
+static void pick_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const pick_job *j = arg;
+    for (uint32_t r = r0; r < r1; r++) {
+        for (uint32_t c = 0; c < j->y.cols; c += j->d) {
+            const float *x = qn_cpu_row(j->x, r) + (size_t)c * j->n_parts + (size_t)j->part * j->d;
+            for (uint32_t i = 0; i < j->d; i++) qn_cpu_row(j->y, r)[c + i] = x[i];
+        }
+    }
+}
+
+qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts)
+{
+    qn_check(part < n_parts && x.cols % (d * n_parts) == 0);
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    pick_job j = {qn_cpu_take(c, x.rows, x.cols / n_parts), x, d, part, n_parts};
+    qn_cpu_rows(c, pick_rows, &j, x.rows, j.y.cols);
+    return j.y;
+}

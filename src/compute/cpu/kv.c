@@ -73,6 +73,10 @@ static qn_code map_pools(qn_kv *kv, const uint32_t *n_blocks, qn_err *err)
             return qn_err_set(err, QN_NOMEM, "out of memory: %zu bytes for the KV cache", bytes);
         kv->pool_bytes[g] = bytes;
     }
+    kv->state_bytes = qn_cpu_state_bytes(NULL, &kv->spec);
+    if (!kv->state_bytes || !kv->spec.n_states) return QN_OK;
+    kv->states = qn_cpu_map(kv->state_bytes * kv->spec.n_states);
+    if (!kv->states) return qn_err_set(err, QN_NOMEM, "out of memory: %u state slots", kv->spec.n_states);
     return QN_OK;
 }
 
@@ -105,6 +109,7 @@ void qn_cpu_kv_free(qn_kv *kv)
 {
     if (!kv) return;
     for (uint32_t g = 0; g < QN_MAX_KV_GROUPS; g++) qn_cpu_unmap(kv->pool[g], kv->pool_bytes[g]);
+    qn_cpu_unmap(kv->states, kv->state_bytes * kv->spec.n_states);
     free(kv->spec.layers);
     free(kv->place);
     free(kv);

@@ -28,6 +28,8 @@ struct qn_kv {
     uint8_t *pool[QN_MAX_KV_GROUPS];
     size_t block_bytes[QN_MAX_KV_GROUPS], pool_bytes[QN_MAX_KV_GROUPS];
     uint32_t n_blocks[QN_MAX_KV_GROUPS];
+    uint8_t *states;    /* [n_states] slots of state_bytes; recurrent.c has the layout */
+    size_t state_bytes;
 };
 
 /* Bytes of one element (no failure). */
