@@ -63,7 +63,9 @@ qn_code qn_detok_push(qn_detok *d, uint32_t id, qn_buf *out, qn_err *err)
     tok_str token;
     const qn_tokenizer *t = d->run.t;
     token.s = qn_tokenizer_token(t, id, &token.n);
-    if (!token.s || (d->flags & QN_DETOK_SKIP_SPECIAL && qn_tokenizer_is_special(t, id))) return QN_OK;
+    if (!token.s || (d->flags & QN_DETOK_SKIP_SPECIAL && qn_tokenizer_is_special(t, id))) {
+        return QN_OK;
+    }
     size_t before = d->held.len;
     d->run.out = &d->held;
     tok_dec_push(&d->run, token);

@@ -10,15 +10,19 @@
 
 static qn_code parse_behavior(const json_t *o, tok_split_behavior *out, qn_err *err)
 {
-    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                        "MergedWithNext", "Contiguous"};
     const char *s = json_string_value(json_object_get(o, "behavior"));
     for (size_t i = 0; s && i < sizeof names / sizeof *names; i++) {
         if (strcmp(s, names[i])) continue;
         *out = (tok_split_behavior)i;
         return QN_OK;
     }
-    return qn_err_set(err, QN_FORMAT, "tokenizer.json: pre_tokenizer.behavior is \"%.60s\", it must be Removed, Isolated, "
-                      "MergedWithPrevious, MergedWithNext or Contiguous", s ? s : "");
+    return qn_err_set(
+        err, QN_FORMAT,
+        "tokenizer.json: pre_tokenizer.behavior is \"%.60s\", it must be Removed, Isolated, "
+        "MergedWithPrevious, MergedWithNext or Contiguous",
+        s ? s : "");
 }
 
 /* A pattern that always covers the whole text gets its scanner; others go through PCRE2. */
@@ -149,11 +153,15 @@ static qn_code parse_metaspace(qn_tokenizer *t, const json_t *o, qn_err *err)
     const char *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
     bool legacy; /* older files say add_prefix_space */
     qn_code rc;
-    if ((rc = tok_json_need_str(t, o, "pre_tokenizer", "replacement", &p->replacement, err))) return rc;
+    if ((rc = tok_json_need_str(t, o, "pre_tokenizer", "replacement", &p->replacement, err))) {
+        return rc;
+    }
     if ((rc = tok_json_bool(o, "pre_tokenizer", "split", true, &p->split, err))) return rc;
     if ((rc = tok_json_bool(o, "pre_tokenizer", "add_prefix_space", true, &legacy, err))) return rc;
     if (!p->replacement.n) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: pre_tokenizer.replacement is empty, it must be one character");
+        return qn_err_set(
+            err, QN_FORMAT,
+            "tokenizer.json: pre_tokenizer.replacement is empty, it must be one character");
     }
     if (!scheme) scheme = legacy ? "always" : "never";
     if (!strcmp(scheme, "always")) {
@@ -161,8 +169,11 @@ static qn_code parse_metaspace(qn_tokenizer *t, const json_t *o, qn_err *err)
     } else if (!strcmp(scheme, "first")) {
         p->prepend = PREPEND_FIRST;
     } else if (strcmp(scheme, "never")) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: pre_tokenizer.prepend_scheme is \"%.60s\", it must be always, "
-                          "first or never", scheme);
+        return qn_err_set(
+            err, QN_FORMAT,
+            "tokenizer.json: pre_tokenizer.prepend_scheme is \"%.60s\", it must be always, "
+            "first or never",
+            scheme);
     }
     return QN_OK;
 }
@@ -188,13 +199,16 @@ static qn_code add_pres(qn_tokenizer *t, const json_t *o, int depth, qn_err *err
     qn_code rc = tok_json_type(o, "pre_tokenizer", &type, err);
     if (rc) return rc;
     if (depth > TOK_MAX_DEPTH || t->n_pres + 3 > TOK_MAX_STAGES) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: pre_tokenizer has more than %d steps or %d levels",
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: pre_tokenizer has more than %d steps or %d levels",
                           TOK_MAX_STAGES, TOK_MAX_DEPTH);
     }
     if (!strcmp(type, "Sequence")) {
         const json_t *list = json_object_get(o, "pretokenizers");
         if (!json_is_array(list)) {
-            return qn_err_set(err, QN_FORMAT, "tokenizer.json: pre_tokenizer.pretokenizers is missing or not an array");
+            return qn_err_set(
+                err, QN_FORMAT,
+                "tokenizer.json: pre_tokenizer.pretokenizers is missing or not an array");
         }
         for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
             rc = add_pres(t, json_array_get(list, i), depth + 1, err);
@@ -204,7 +218,8 @@ static qn_code add_pres(qn_tokenizer *t, const json_t *o, int depth, qn_err *err
     for (size_t i = 0; i < sizeof pre_types / sizeof *pre_types; i++) {
         if (!strcmp(type, pre_types[i].name)) return pre_types[i].parse(t, o, err);
     }
-    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer.json: not supported yet: pre_tokenizer \"%.60s\"", type);
+    return qn_err_set(err, QN_UNSUPPORTED,
+                      "tokenizer.json: not supported yet: pre_tokenizer \"%.60s\"", type);
 }
 
 qn_code tok_parse_pre(qn_tokenizer *t, const json_t *pre, qn_err *err)
@@ -245,7 +260,9 @@ typedef struct splitter {
 
 static void flush(splitter *sp)
 {
-    if (sp->open && sp->len) tok_pieces_put(sp->out, sp->base + sp->at, sp->len, sp->origin && sp->at == 0);
+    if (sp->open && sp->len) {
+        tok_pieces_put(sp->out, sp->base + sp->at, sp->len, sp->origin && sp->at == 0);
+    }
     sp->open = false;
 }
 
@@ -281,7 +298,8 @@ static qn_code split_regex(const tok_pre *p, tok_scratch *sc, splitter *sp, tok_
     size_t from = 0, done = 0, start, end;
     bool any = false;
     int found = 0;
-    while (from <= s.n && (found = tok_regex_next(&p->re, sc, s.s, s.n, from, &start, &end, err)) > 0) {
+    while (from <= s.n &&
+           (found = tok_regex_next(&p->re, sc, s.s, s.n, from, &start, &end, err)) > 0) {
         if (start == end && any && end == done) { /* an empty match right after a match is none */
             unsigned cp;
             from = end + (end < s.n ? qn_utf8_decode(s.s + end, s.n - end, &cp) : 1);
@@ -326,8 +344,8 @@ static void split_chars(const tok_pre *p, splitter *sp, tok_str s)
     if (done < s.n) part(sp, done, s.n, false);
 }
 
-static qn_code split_piece(const tok_pre *p, tok_scratch *sc, const char *text, tok_piece piece, tok_pieces *out,
-                           qn_err *err)
+static qn_code split_piece(const tok_pre *p, tok_scratch *sc, const char *text, tok_piece piece,
+                           tok_pieces *out, qn_err *err)
 {
     tok_str s = {text + piece.at, piece.len};
     if (p->scan) {
@@ -385,7 +403,8 @@ static void metaspace_piece(const tok_pre *p, tok_str s, bool origin, qn_buf *ou
     }
 }
 
-static void rewrite_piece(const tok_pre *p, const char *text, tok_piece piece, qn_buf *buf, tok_pieces *out)
+static void rewrite_piece(const tok_pre *p, const char *text, tok_piece piece, qn_buf *buf,
+                          tok_pieces *out)
 {
     tok_str s = {text + piece.at, piece.len};
     size_t at = buf->len;
@@ -396,7 +415,8 @@ static void rewrite_piece(const tok_pre *p, const char *text, tok_piece piece, q
     }
     if (buf->failed) return;
     if (p->kind == PRE_METASPACE && p->split) {
-        splitter sp = {.behavior = SPLIT_MERGED_NEXT, .out = out, .base = at, .origin = piece.origin};
+        splitter sp = {
+            .behavior = SPLIT_MERGED_NEXT, .out = out, .base = at, .origin = piece.origin};
         tok_pre by = {.literal = p->replacement};
         split_literal(&by, &sp, (tok_str){buf->data + at, buf->len - at});
         flush(&sp);
@@ -405,18 +425,22 @@ static void rewrite_piece(const tok_pre *p, const char *text, tok_piece piece, q
     }
 }
 
-static qn_code run_stage(const tok_pre *p, tok_scratch *sc, size_t stage, const char **text, const tok_pieces *in,
-                         tok_pieces *out, qn_err *err)
+static qn_code run_stage(const tok_pre *p, tok_scratch *sc, size_t stage, const char **text,
+                         const tok_pieces *in, tok_pieces *out, qn_err *err)
 {
     qn_code rc = QN_OK;
     if (p->kind == PRE_SPLIT) {
-        for (size_t i = 0; i < in->n && !rc; i++) rc = split_piece(p, sc, *text, in->v[i], out, err);
+        for (size_t i = 0; i < in->n && !rc; i++) {
+            rc = split_piece(p, sc, *text, in->v[i], out, err);
+        }
     } else {
         qn_buf *buf = &sc->pre[stage & 1];
         qn_buf_clear(buf);
         for (size_t i = 0; i < in->n; i++) rewrite_piece(p, *text, in->v[i], buf, out);
         if (buf->failed) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
-        if (buf->len > UINT32_MAX) return qn_err_set(err, QN_LIMIT, "tokenizer: the text grew over 4 GiB");
+        if (buf->len > UINT32_MAX) {
+            return qn_err_set(err, QN_LIMIT, "tokenizer: the text grew over 4 GiB");
+        }
         *text = buf->data;
     }
     if (out->failed) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");

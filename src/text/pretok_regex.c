@@ -33,7 +33,8 @@ typedef struct translator {
 
 static qn_code bad(translator *tr, const char *what)
 {
-    return qn_err_set(tr->err, QN_UNSUPPORTED, "tokenizer.json: not supported yet: %s at byte %zu of the pattern \"%.200s\"",
+    return qn_err_set(tr->err, QN_UNSUPPORTED,
+                      "tokenizer.json: not supported yet: %s at byte %zu of the pattern \"%.200s\"",
                       what, tr->i, tr->s);
 }
 
@@ -51,8 +52,8 @@ static void put_late_ranges(qn_buf *out, unsigned mask)
     }
 }
 
-static const char space_items[] =
-    "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+static const char space_items[] = "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{"
+                                  "2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
 /* The inside of a bracket class for one escape; *negate if the escape is the complement. */
 static qn_code put_items(translator *tr, char esc, qn_buf *items, bool *negate)
@@ -68,9 +69,11 @@ static qn_code put_items(translator *tr, char esc, qn_buf *items, bool *negate)
         return QN_OK;
     case 'w':
     case 'W':
-        qn_buf_puts(items, "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}"
-                           "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}");
-        put_late_ranges(items, QN_U_LETTER | QN_U_MARK | QN_UBIT(QN_ND) | QN_UBIT(QN_NL) | QN_UBIT(QN_PC));
+        qn_buf_puts(items,
+                    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}"
+                    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}");
+        put_late_ranges(items,
+                        QN_U_LETTER | QN_U_MARK | QN_UBIT(QN_ND) | QN_UBIT(QN_NL) | QN_UBIT(QN_PC));
         return QN_OK;
     case 'h':
     case 'H': qn_buf_puts(items, "0-9a-fA-F"); return QN_OK;
@@ -93,7 +96,9 @@ static qn_code put_items(translator *tr, char esc, qn_buf *items, bool *negate)
         return QN_OK;
     }
     qn_buf_printf(items, "\\p{sc:%.*s}", (int)n, open);
-    if (n == 3 && !memcmp(open, "Han", 3)) qn_buf_puts(items, "\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}");
+    if (n == 3 && !memcmp(open, "Han", 3)) {
+        qn_buf_puts(items, "\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}");
+    }
     return QN_OK;
 }
 
@@ -117,7 +122,8 @@ static void put_escape(translator *tr, qn_buf *out)
     }
 }
 
-/* One element of a bracket class that is not itself a class. A complement such as \S inside a class keeps PCRE2's meaning. */
+/* One element of a bracket class that is not itself a class. A complement such as \S inside a class
+ * keeps PCRE2's meaning. */
 static qn_code class_item(translator *tr, qn_buf *items)
 {
     char c = tr->s[tr->i];
@@ -177,8 +183,8 @@ static qn_code nested_class(translator *tr, int depth, qn_buf *items, bool side_
     return rc;
 }
 
-/* Read "[...]" at tr->i. Its elements go to items; for each "&&" what stood before it goes to `both`
- * as a lookahead. */
+/* Read "[...]" at tr->i. Its elements go to items; for each "&&" what stood before it goes to
+ * `both` as a lookahead. */
 static qn_code read_class(translator *tr, int depth, qn_buf *items, bool *negated, qn_buf *both)
 {
     if (depth > MAX_GROUPS) return bad(tr, "a class nested too deeply");
@@ -230,7 +236,8 @@ static qn_code put_class(translator *tr)
         if (!items.len && !negated) qn_buf_puts(&tr->out, "(?s:.)");
         qn_buf_puts(&tr->out, negated ? ")(?s:.))" : ")");
     } else if (!rc) {
-        qn_buf_printf(&tr->out, "[%s%.*s]", negated ? "^" : "", (int)items.len, items.len ? items.data : "");
+        qn_buf_printf(&tr->out, "[%s%.*s]", negated ? "^" : "", (int)items.len,
+                      items.len ? items.data : "");
     }
     if (items.failed || both.failed) tr->out.failed = true;
     qn_buf_release(&items);
@@ -275,8 +282,8 @@ static bool put_bounds(translator *tr)
     return true;
 }
 
-/* A group opener with its "?..." part, so that its letters are not taken for atoms. Oniguruma's m is
- * PCRE2's s. */
+/* A group opener with its "?..." part, so that its letters are not taken for atoms. Oniguruma's m
+ * is PCRE2's s. */
 static qn_code put_group(translator *tr)
 {
     if (tr->n_groups == MAX_GROUPS) return bad(tr, "a group nested too deeply");
@@ -332,12 +339,14 @@ static qn_code compile(tok_regex *re, const char *pattern, size_t n, tok_str ori
 {
     int code;
     PCRE2_SIZE at;
-    re->code = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+    re->code = pcre2_compile((PCRE2_SPTR)pattern, n,
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                              &code, &at, NULL);
     if (!re->code) {
         PCRE2_UCHAR text[128];
         pcre2_get_error_message(code, text, sizeof text);
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: the pattern \"%.200s\" does not compile: %s", original.s,
+        return qn_err_set(err, QN_FORMAT,
+                          "tokenizer.json: the pattern \"%.200s\" does not compile: %s", original.s,
                           (const char *)text);
     }
     /* Without JIT the interpreter gives the same matches, only slower. */
@@ -351,13 +360,16 @@ static qn_code compile(tok_regex *re, const char *pattern, size_t n, tok_str ori
 qn_code tok_regex_compile(tok_regex *re, tok_str pattern, qn_err *err)
 {
     if (pattern.n > MAX_PATTERN) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: a pattern has %zu bytes, more than the limit of %d", pattern.n,
-                          MAX_PATTERN);
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: a pattern has %zu bytes, more than the limit of %d",
+                          pattern.n, MAX_PATTERN);
     }
     translator tr = {.s = pattern.s, .n = pattern.n, .err = err};
     qn_buf_puts(&tr.out, "");
     qn_code rc = translate(&tr);
-    if (!rc && tr.out.failed) rc = qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for a pattern");
+    if (!rc && tr.out.failed) {
+        rc = qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for a pattern");
+    }
     if (!rc) rc = compile(re, tr.out.data, tr.out.len, pattern, err);
     qn_buf_release(&tr.out);
     return rc;
@@ -371,7 +383,8 @@ void tok_regex_release(tok_regex *re)
 }
 
 /* A match that needs more stack than JIT has by default runs once more with a large one. */
-static int match_with_stack(const tok_regex *re, tok_scratch *sc, const char *s, size_t n, size_t from)
+static int match_with_stack(const tok_regex *re, tok_scratch *sc, const char *s, size_t n,
+                            size_t from)
 {
     pcre2_match_context *ctx = pcre2_match_context_copy(re->ctx);
     pcre2_jit_stack *stack = pcre2_jit_stack_create(1 << 16, JIT_STACK_MAX, NULL);
@@ -385,14 +398,16 @@ static int match_with_stack(const tok_regex *re, tok_scratch *sc, const char *s,
     return rc;
 }
 
-int tok_regex_next(const tok_regex *re, tok_scratch *sc, const char *s, size_t n, size_t from, size_t *start,
-                   size_t *end, qn_err *err)
+int tok_regex_next(const tok_regex *re, tok_scratch *sc, const char *s, size_t n, size_t from,
+                   size_t *start, size_t *end, qn_err *err)
 {
     int rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, sc->match, re->ctx);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match_with_stack(re, sc, s, n, from);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
-        qn_err_set(err, QN_LIMIT, "tokenizer: a pattern of tokenizer.json gave up on the text (PCRE2 error %d)", rc);
+        qn_err_set(err, QN_LIMIT,
+                   "tokenizer: a pattern of tokenizer.json gave up on the text (PCRE2 error %d)",
+                   rc);
         return -1;
     }
     const PCRE2_SIZE *v = pcre2_get_ovector_pointer(sc->match);

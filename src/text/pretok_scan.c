@@ -10,7 +10,8 @@
 #include "text/tok_impl.h"
 #include "text/unicode.h"
 
-const char tok_pattern_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char tok_pattern_gpt2[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 /* What the patterns ask about a character, as bits. */
 enum {
@@ -26,20 +27,74 @@ enum {
 };
 
 static const uint8_t ascii_class[128] = {
-    ['\t'] = IS_SPACE, ['\n'] = IS_SPACE | IS_NEWLINE, [11] = IS_SPACE, [12] = IS_SPACE,
-    ['\r'] = IS_SPACE | IS_NEWLINE, [' '] = IS_SPACE,
-    ['0'] = IS_NUMBER, ['1'] = IS_NUMBER, ['2'] = IS_NUMBER, ['3'] = IS_NUMBER, ['4'] = IS_NUMBER,
-    ['5'] = IS_NUMBER, ['6'] = IS_NUMBER, ['7'] = IS_NUMBER, ['8'] = IS_NUMBER, ['9'] = IS_NUMBER,
-    ['A'] = IS_UPPER, ['B'] = IS_UPPER, ['C'] = IS_UPPER, ['D'] = IS_UPPER, ['E'] = IS_UPPER, ['F'] = IS_UPPER,
-    ['G'] = IS_UPPER, ['H'] = IS_UPPER, ['I'] = IS_UPPER, ['J'] = IS_UPPER, ['K'] = IS_UPPER, ['L'] = IS_UPPER,
-    ['M'] = IS_UPPER, ['N'] = IS_UPPER, ['O'] = IS_UPPER, ['P'] = IS_UPPER, ['Q'] = IS_UPPER, ['R'] = IS_UPPER,
-    ['S'] = IS_UPPER, ['T'] = IS_UPPER, ['U'] = IS_UPPER, ['V'] = IS_UPPER, ['W'] = IS_UPPER, ['X'] = IS_UPPER,
-    ['Y'] = IS_UPPER, ['Z'] = IS_UPPER,
-    ['a'] = IS_LOWER, ['b'] = IS_LOWER, ['c'] = IS_LOWER, ['d'] = IS_LOWER, ['e'] = IS_LOWER, ['f'] = IS_LOWER,
-    ['g'] = IS_LOWER, ['h'] = IS_LOWER, ['i'] = IS_LOWER, ['j'] = IS_LOWER, ['k'] = IS_LOWER, ['l'] = IS_LOWER,
-    ['m'] = IS_LOWER, ['n'] = IS_LOWER, ['o'] = IS_LOWER, ['p'] = IS_LOWER, ['q'] = IS_LOWER, ['r'] = IS_LOWER,
-    ['s'] = IS_LOWER, ['t'] = IS_LOWER, ['u'] = IS_LOWER, ['v'] = IS_LOWER, ['w'] = IS_LOWER, ['x'] = IS_LOWER,
-    ['y'] = IS_LOWER, ['z'] = IS_LOWER,
+    ['\t'] = IS_SPACE,
+    ['\n'] = IS_SPACE | IS_NEWLINE,
+    [11] = IS_SPACE,
+    [12] = IS_SPACE,
+    ['\r'] = IS_SPACE | IS_NEWLINE,
+    [' '] = IS_SPACE,
+    ['0'] = IS_NUMBER,
+    ['1'] = IS_NUMBER,
+    ['2'] = IS_NUMBER,
+    ['3'] = IS_NUMBER,
+    ['4'] = IS_NUMBER,
+    ['5'] = IS_NUMBER,
+    ['6'] = IS_NUMBER,
+    ['7'] = IS_NUMBER,
+    ['8'] = IS_NUMBER,
+    ['9'] = IS_NUMBER,
+    ['A'] = IS_UPPER,
+    ['B'] = IS_UPPER,
+    ['C'] = IS_UPPER,
+    ['D'] = IS_UPPER,
+    ['E'] = IS_UPPER,
+    ['F'] = IS_UPPER,
+    ['G'] = IS_UPPER,
+    ['H'] = IS_UPPER,
+    ['I'] = IS_UPPER,
+    ['J'] = IS_UPPER,
+    ['K'] = IS_UPPER,
+    ['L'] = IS_UPPER,
+    ['M'] = IS_UPPER,
+    ['N'] = IS_UPPER,
+    ['O'] = IS_UPPER,
+    ['P'] = IS_UPPER,
+    ['Q'] = IS_UPPER,
+    ['R'] = IS_UPPER,
+    ['S'] = IS_UPPER,
+    ['T'] = IS_UPPER,
+    ['U'] = IS_UPPER,
+    ['V'] = IS_UPPER,
+    ['W'] = IS_UPPER,
+    ['X'] = IS_UPPER,
+    ['Y'] = IS_UPPER,
+    ['Z'] = IS_UPPER,
+    ['a'] = IS_LOWER,
+    ['b'] = IS_LOWER,
+    ['c'] = IS_LOWER,
+    ['d'] = IS_LOWER,
+    ['e'] = IS_LOWER,
+    ['f'] = IS_LOWER,
+    ['g'] = IS_LOWER,
+    ['h'] = IS_LOWER,
+    ['i'] = IS_LOWER,
+    ['j'] = IS_LOWER,
+    ['k'] = IS_LOWER,
+    ['l'] = IS_LOWER,
+    ['m'] = IS_LOWER,
+    ['n'] = IS_LOWER,
+    ['o'] = IS_LOWER,
+    ['p'] = IS_LOWER,
+    ['q'] = IS_LOWER,
+    ['r'] = IS_LOWER,
+    ['s'] = IS_LOWER,
+    ['t'] = IS_LOWER,
+    ['u'] = IS_LOWER,
+    ['v'] = IS_LOWER,
+    ['w'] = IS_LOWER,
+    ['x'] = IS_LOWER,
+    ['y'] = IS_LOWER,
+    ['z'] = IS_LOWER,
 };
 
 static unsigned class_of(unsigned cp)
@@ -88,7 +143,8 @@ static size_t contraction(const char *s, size_t n, size_t i, bool any_case)
 {
     if (i + 1 >= n || s[i] != '\'') return 0;
     unsigned char lower = any_case ? 0x20 : 0;
-    unsigned char a = (unsigned char)s[i + 1] | lower, b = i + 2 < n ? (unsigned char)s[i + 2] | lower : 0;
+    unsigned char a = (unsigned char)s[i + 1] | lower,
+                  b = i + 2 < n ? (unsigned char)s[i + 2] | lower : 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
     if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return 3;
     return any_case && i + 2 < n && !memcmp(s + i + 1, "\xC5\xBF", 2) ? 3 : 0;
@@ -106,7 +162,8 @@ static size_t spaces(const char *s, size_t n, bool newlines)
         if (c & IS_NEWLINE) after_newline = i;
     }
     if (newlines && after_newline) return after_newline;
-    return i < n && last ? last : i; /* the last one goes to what follows, unless it is the only one */
+    return i < n && last ? last
+                         : i; /* the last one goes to what follows, unless it is the only one */
 }
 
 static size_t numbers(const char *s, size_t n, int most)
@@ -143,7 +200,9 @@ static inline size_t scan_cl100k(const char *s, size_t n, unsigned word, int dig
     if (end) return end;
     unsigned c = look(s, n, &k);
     if (c & word) return run(s, n, k, word);
-    if (!(c & (IS_NUMBER | IS_NEWLINE)) && k < n && look(s + k, n - k, &k2) & word) return run(s, n, k + k2, word);
+    if (!(c & (IS_NUMBER | IS_NEWLINE)) && k < n && look(s + k, n - k, &k2) & word) {
+        return run(s, n, k + k2, word);
+    }
     if (c & IS_NUMBER) return numbers(s, n, digits);
     end = symbols(s, n, (IS_OTHER | IS_MARK) & ~word, "\r\n");
     return end ? end : spaces(s, n, true);
@@ -226,20 +285,26 @@ static size_t scan_tekken(const char *s, size_t n)
 
 const tok_known_pattern tok_known_patterns[] = {
     {tok_pattern_gpt2, scan_gpt2},
-    {CONTRACTIONS "|" LEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, scan_llama3},
+    {CONTRACTIONS "|" LEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES,
+     scan_llama3},
     {CONTRACTIONS "|" LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, scan_qwen2},
-    {CONTRACTIONS "|" LEAD "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES, scan_qwen35},
-    {LEAD CAPS_CLASS "*" SMALL_CLASS "+" CONTRACTIONS "?|" LEAD CAPS_CLASS "+" SMALL_CLASS "*" CONTRACTIONS
-     "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES, scan_o200k},
+    {CONTRACTIONS "|" LEAD "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
+     scan_qwen35},
+    {LEAD CAPS_CLASS "*" SMALL_CLASS "+" CONTRACTIONS "?|" LEAD CAPS_CLASS "+" SMALL_CLASS
+                     "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
+     scan_o200k},
     {LEAD CAPS_CLASS "*" SMALL_CLASS "+|" LEAD CAPS_CLASS "+" SMALL_CLASS
-     "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES, scan_tekken},
+                     "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
+     scan_tekken},
     {NULL, NULL},
 };
 
 tok_scan_fn tok_scan_for(tok_str pattern)
 {
     for (const tok_known_pattern *p = tok_known_patterns; p->pattern; p++) {
-        if (strlen(p->pattern) == pattern.n && !memcmp(p->pattern, pattern.s, pattern.n)) return p->scan;
+        if (strlen(p->pattern) == pattern.n && !memcmp(p->pattern, pattern.s, pattern.n)) {
+            return p->scan;
+        }
     }
     return NULL;
 }

@@ -1,7 +1,7 @@
 /* tok_added.c - added tokens: their ids, and finding them in text.
  *
- * Matching is leftmost-longest over a byte trie; one trie for tokens that match the raw text, one for
- * those that match the normalised text.
+ * Matching is leftmost-longest over a byte trie; one trie for tokens that match the raw text, one
+ * for those that match the normalised text.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,8 +49,9 @@ static qn_code assign_ids(qn_tokenizer *t, const json_t *list, qn_err *err)
         a.id = tok_vocab_find(&t->model.vocab, a.content.s, a.content.n);
         if (a.id == QN_NO_TOKEN) a.id = next_id(t, largest, t->n_added > 0);
         if (a.id >= TOK_MAX_IDS) {
-            rc = qn_err_set(err, QN_LIMIT, "tokenizer.json: added_tokens[%zu] would get id %u, more than %d", i, a.id,
-                            TOK_MAX_IDS - 1);
+            rc = qn_err_set(err, QN_LIMIT,
+                            "tokenizer.json: added_tokens[%zu] would get id %u, more than %d", i,
+                            a.id, TOK_MAX_IDS - 1);
             break;
         }
         if (a.id > largest) largest = a.id;
@@ -70,7 +71,9 @@ static qn_code index_by_id(qn_tokenizer *t, qn_err *err)
         if (t->added[i].id >= t->n_vocab) t->n_vocab = t->added[i].id + 1;
     }
     t->added_of_id = qn_arena_take(&t->arena, (size_t)t->n_vocab + 1, sizeof *t->added_of_id);
-    if (!t->added_of_id) return qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the added tokens");
+    if (!t->added_of_id) {
+        return qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the added tokens");
+    }
     for (size_t i = 0; i < t->n_added; i++) t->added_of_id[t->added[i].id] = (uint32_t)i + 1;
     return QN_OK;
 }
@@ -82,11 +85,14 @@ qn_code tok_parse_added(qn_tokenizer *t, const json_t *list, qn_err *err)
     }
     size_t n = json_array_size(list);
     if (n > TOK_MAX_ADDED) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: added_tokens has %zu entries, more than the limit of %d", n,
-                          TOK_MAX_ADDED);
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: added_tokens has %zu entries, more than the limit of %d",
+                          n, TOK_MAX_ADDED);
     }
     t->added = qn_arena_take(&t->arena, n + 1, sizeof *t->added);
-    if (!t->added) return qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the added tokens");
+    if (!t->added) {
+        return qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the added tokens");
+    }
     qn_code rc = assign_ids(t, list, err);
     return rc ? rc : index_by_id(t, err);
 }
@@ -150,10 +156,13 @@ static qn_code index_one(qn_tokenizer *t, tok_scratch *sc, size_t i, qn_err *err
         if (!a->shown.s) return QN_NOMEM;
         if (s.n) t->normalized_added = true;
     }
-    return tok_trie_add(t, a->normalized ? &t->norm_trie : &t->raw_trie, a->shown, (uint32_t)i) ? QN_OK : QN_NOMEM;
+    return tok_trie_add(t, a->normalized ? &t->norm_trie : &t->raw_trie, a->shown, (uint32_t)i)
+               ? QN_OK
+               : QN_NOMEM;
 }
 
-/* Special tokens go first: where two normalise to the same text, the oracle finds the special one. */
+/* Special tokens go first: where two normalise to the same text, the oracle finds the special one.
+ */
 qn_code tok_added_index(qn_tokenizer *t, qn_err *err)
 {
     tok_scratch *sc = tok_scratch_take(t);
@@ -164,11 +173,13 @@ qn_code tok_added_index(qn_tokenizer *t, qn_err *err)
         }
     }
     if (sc) tok_scratch_put(t, sc);
-    return rc == QN_NOMEM ? qn_err_set(err, rc, "tokenizer.json: out of memory for the added tokens") : rc;
+    return rc == QN_NOMEM
+               ? qn_err_set(err, rc, "tokenizer.json: out of memory for the added tokens")
+               : rc;
 }
 
-const tok_added *tok_trie_next(const tok_trie *trie, const qn_tokenizer *t, tok_str text, size_t from, size_t *start,
-                               size_t *end)
+const tok_added *tok_trie_next(const tok_trie *trie, const qn_tokenizer *t, tok_str text,
+                               size_t from, size_t *start, size_t *end)
 {
     for (size_t i = from; i < text.n; i++) {
         uint32_t node = trie->root[(uint8_t)text.s[i]], best = 0;

@@ -1,8 +1,8 @@
 /* tok_bpe.c - byte-pair encoding: from a piece to ids by the ranked merges.
  *
- * Symbols start as bytes (raw_bytes) or characters. Short pieces scan for the lowest rank, long ones
- * use a heap; both merge the lowest rank first and the leftmost among equals. In raw mode a cache of
- * short pieces gives most of the speed.
+ * Symbols start as bytes (raw_bytes) or characters. Short pieces scan for the lowest rank, long
+ * ones use a heap; both merge the lowest rank first and the leftmost among equals. In raw mode a
+ * cache of short pieces gives most of the speed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,44 +61,52 @@ static qn_code merge_text(const json_t *entry, size_t rank, tok_str *a, tok_str 
             return QN_OK;
         }
     }
-    return qn_err_set(err, QN_FORMAT, "tokenizer.json: model.merges[%zu] must be \"a b\" or [\"a\", \"b\"]", rank);
+    return qn_err_set(err, QN_FORMAT,
+                      "tokenizer.json: model.merges[%zu] must be \"a b\" or [\"a\", \"b\"]", rank);
 }
 
 static qn_code unknown_part(size_t rank, tok_str s, qn_err *err)
 {
-    return qn_err_set(err, QN_FORMAT, "tokenizer.json: model.merges[%zu] needs the token \"%.*s\", which is not in model.vocab",
-                      rank, (int)(s.n < 80 ? s.n : 80), s.s);
+    return qn_err_set(
+        err, QN_FORMAT,
+        "tokenizer.json: model.merges[%zu] needs the token \"%.*s\", which is not in model.vocab",
+        rank, (int)(s.n < 80 ? s.n : 80), s.s);
 }
 
-static qn_code read_merge(const qn_tokenizer *t, const json_t *entry, size_t rank, qn_buf *joined, tok_merge *out,
-                          qn_err *err)
+static qn_code read_merge(const qn_tokenizer *t, const json_t *entry, size_t rank, qn_buf *joined,
+                          tok_merge *out, qn_err *err)
 {
     const tok_model *m = &t->model;
     tok_str a = {0}, b = {0};
     qn_code rc = merge_text(entry, rank, &a, &b, err);
     if (rc) return rc;
-    size_t skip = m->prefix.n < b.n ? m->prefix.n : b.n; /* the right part's continuing prefix goes */
+    size_t skip =
+        m->prefix.n < b.n ? m->prefix.n : b.n; /* the right part's continuing prefix goes */
     qn_buf_clear(joined);
     qn_buf_put(joined, a.s, a.n);
     qn_buf_put(joined, b.s + skip, b.n - skip);
     if (joined->failed) return qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory");
-    *out = (tok_merge){tok_vocab_find(&m->vocab, a.s, a.n), tok_vocab_find(&m->vocab, b.s, b.n), (uint32_t)rank,
-                       tok_vocab_find(&m->vocab, joined->data, joined->len)};
+    *out = (tok_merge){tok_vocab_find(&m->vocab, a.s, a.n), tok_vocab_find(&m->vocab, b.s, b.n),
+                       (uint32_t)rank, tok_vocab_find(&m->vocab, joined->data, joined->len)};
     if (out->left == QN_NO_TOKEN) return unknown_part(rank, a, err);
     if (out->right == QN_NO_TOKEN) return unknown_part(rank, b, err);
-    if (out->id == QN_NO_TOKEN) return unknown_part(rank, (tok_str){joined->data, joined->len}, err);
+    if (out->id == QN_NO_TOKEN) {
+        return unknown_part(rank, (tok_str){joined->data, joined->len}, err);
+    }
     return QN_OK;
 }
 
 static qn_code parse_merges(qn_tokenizer *t, const json_t *merges, qn_err *err)
 {
     if (!json_is_array(merges)) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: model.merges is missing or not an array");
+        return qn_err_set(err, QN_FORMAT,
+                          "tokenizer.json: model.merges is missing or not an array");
     }
     size_t n = json_array_size(merges), cap = 16;
     if (n > TOK_MAX_MERGES) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: model.merges has %zu entries, more than the limit of %d", n,
-                          TOK_MAX_MERGES);
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: model.merges has %zu entries, more than the limit of %d",
+                          n, TOK_MAX_MERGES);
     }
     while (cap < n * 2) cap *= 2;
     tok_merge *table = t->owned[3] = malloc(cap * sizeof *table);
@@ -122,10 +130,16 @@ qn_code tok_parse_bpe(qn_tokenizer *t, const json_t *model, qn_err *err)
 {
     tok_model *m = &t->model;
     qn_code rc;
-    if ((rc = tok_json_bool(model, "model", "ignore_merges", false, &m->ignore_merges, err))) return rc;
-    if ((rc = tok_json_bool(model, "model", "byte_fallback", false, &m->byte_fallback, err))) return rc;
+    if ((rc = tok_json_bool(model, "model", "ignore_merges", false, &m->ignore_merges, err))) {
+        return rc;
+    }
+    if ((rc = tok_json_bool(model, "model", "byte_fallback", false, &m->byte_fallback, err))) {
+        return rc;
+    }
     if ((rc = tok_json_bool(model, "model", "fuse_unk", false, &m->fuse_unk, err))) return rc;
-    if ((rc = tok_json_str(t, model, "model", "continuing_subword_prefix", &m->prefix, err))) return rc;
+    if ((rc = tok_json_str(t, model, "model", "continuing_subword_prefix", &m->prefix, err))) {
+        return rc;
+    }
     if ((rc = tok_json_str(t, model, "model", "end_of_word_suffix", &m->suffix, err))) return rc;
     return m->merges ? QN_OK : parse_merges(t, json_object_get(model, "merges"), err);
 }
@@ -164,13 +178,16 @@ static bool add_crossings(tok_model *m, tok_str tk)
 }
 
 /* A text may be cut before a space mark, without changing a single id, where no merge makes a token
- * that has the character before and the mark side by side. True if only few characters forbid it. */
+ * that has the character before and the mark side by side. True if only few characters forbid it.
+ */
 static bool space_is_boundary(tok_model *m)
 {
     if (tok_vocab_find(&m->vocab, space_mark, 3) == QN_NO_TOKEN) return false;
     for (uint32_t i = 0; i <= m->merge_mask; i++) {
         const tok_merge *r = &m->merges[i];
-        if (r->left != QN_NO_TOKEN && !add_crossings(m, tok_vocab_token(&m->vocab, r->id))) return false;
+        if (r->left != QN_NO_TOKEN && !add_crossings(m, tok_vocab_token(&m->vocab, r->id))) {
+            return false;
+        }
     }
     return true;
 }
@@ -242,8 +259,10 @@ static bool add_fallback(const tok_model *m, tok_scratch *sc, size_t *n, tok_str
 }
 
 /* Cut the piece into its first symbols. An unknown character waits in `unk` until the next known
- * one, so that fuse_unk can join a run of them; the oracle does not flush it before fallback bytes. */
-static qn_code split_symbols(const tok_model *m, tok_scratch *sc, tok_str piece, size_t *n, qn_err *err)
+ * one, so that fuse_unk can join a run of them; the oracle does not flush it before fallback bytes.
+ */
+static qn_code split_symbols(const tok_model *m, tok_scratch *sc, tok_str piece, size_t *n,
+                             qn_err *err)
 {
     bool ok = true, unk = false;
     *n = 0;
@@ -251,7 +270,8 @@ static qn_code split_symbols(const tok_model *m, tok_scratch *sc, tok_str piece,
         unsigned cp;
         size_t k = m->raw_bytes ? 1 : qn_utf8_decode(piece.s + i, piece.n - i, &cp);
         tok_str c = {piece.s + i, k};
-        uint32_t id = m->raw_bytes ? m->byte_id[(uint8_t)*c.s] : char_id(m, sc, c, i == 0, i + k == piece.n);
+        uint32_t id =
+            m->raw_bytes ? m->byte_id[(uint8_t)*c.s] : char_id(m, sc, c, i == 0, i + k == piece.n);
         i += k;
         if (id != QN_NO_TOKEN) {
             if (unk) ok = add_symbol(sc, n, m->unk);
@@ -261,7 +281,8 @@ static qn_code split_symbols(const tok_model *m, tok_scratch *sc, tok_str piece,
             continue;
         } else if (m->unk_token.s) {
             if (m->unk == QN_NO_TOKEN) {
-                return qn_err_set(err, QN_FORMAT, "tokenizer.json: model.unk_token \"%s\" is not in model.vocab",
+                return qn_err_set(err, QN_FORMAT,
+                                  "tokenizer.json: model.unk_token \"%s\" is not in model.vocab",
                                   m->unk_token.s);
             }
             if (unk && !m->fuse_unk) ok = add_symbol(sc, n, m->unk);
@@ -323,8 +344,8 @@ static void sift_up(tok_candidate *h, size_t i)
     h[i] = c;
 }
 
-/* Add the pair (left, its next) to the heap's array if a rule joins it. The heap never outgrows three
- * entries per symbol: n - 1 at first and two more for each of at most n - 1 merges. */
+/* Add the pair (left, its next) to the heap's array if a rule joins it. The heap never outgrows
+ * three entries per symbol: n - 1 at first and two more for each of at most n - 1 merges. */
 static bool add_candidate(const tok_model *m, tok_scratch *sc, int32_t left)
 {
     const tok_symbol *s = &sc->symbols[left];
@@ -377,7 +398,8 @@ static bool merge_heap(const tok_model *m, tok_scratch *sc, size_t n)
 
 /* ---- one piece ---- */
 
-static qn_code encode_symbols(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err)
+static qn_code encode_symbols(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out,
+                              qn_err *err)
 {
     size_t n;
     qn_code rc = split_symbols(m, sc, piece, &n, err);
@@ -402,7 +424,8 @@ static uint32_t whole_piece(const tok_model *m, tok_scratch *sc, tok_str piece)
     return sc->key.failed ? QN_NO_TOKEN : tok_vocab_find(&m->vocab, sc->key.data, sc->key.len);
 }
 
-static qn_code encode_uncached(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err)
+static qn_code encode_uncached(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out,
+                               qn_err *err)
 {
     if (m->ignore_merges) {
         uint32_t id = whole_piece(m, sc, piece);
@@ -414,7 +437,8 @@ static qn_code encode_uncached(const tok_model *m, tok_scratch *sc, tok_str piec
     return encode_symbols(m, sc, piece, out, err);
 }
 
-static qn_code encode_cached(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err)
+static qn_code encode_cached(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out,
+                             qn_err *err)
 {
     unsigned char raw[16] = {0};
     uint64_t key[2];
@@ -427,7 +451,9 @@ static qn_code encode_cached(const tok_model *m, tok_scratch *sc, tok_str piece,
         qn_code rc = encode_uncached(m, sc, piece, out, err);
         size_t n = out->len - before;
         if (rc || out->failed || n > CACHE_IDS) return rc;
-        for (size_t i = 0; i < CACHE_IDS; i++) slot->ids[i] = i < n ? out->data[before + i] : QN_NO_TOKEN;
+        for (size_t i = 0; i < CACHE_IDS; i++) {
+            slot->ids[i] = i < n ? out->data[before + i] : QN_NO_TOKEN;
+        }
         memcpy(slot->key, key, sizeof key);
         return QN_OK;
     }
@@ -437,14 +463,16 @@ static qn_code encode_cached(const tok_model *m, tok_scratch *sc, tok_str piece,
     return QN_OK;
 }
 
-static qn_code encode_short(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err)
+static qn_code encode_short(const tok_model *m, tok_scratch *sc, tok_str piece, qn_ids *out,
+                            qn_err *err)
 {
     if (!piece.n) return QN_OK;
     if (piece.n <= CACHE_KEY) return encode_cached(m, sc, piece, out, err);
     return encode_uncached(m, sc, piece, out, err);
 }
 
-/* The end of the part of s that starts at `from`: before the next space mark where a cut is safe. */
+/* The end of the part of s that starts at `from`: before the next space mark where a cut is safe.
+ */
 static size_t next_boundary(const tok_model *m, tok_str s, size_t from)
 {
     const char *hit;
@@ -456,7 +484,8 @@ static size_t next_boundary(const tok_model *m, tok_str s, size_t from)
     return s.n;
 }
 
-qn_code tok_bpe_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err)
+qn_code tok_bpe_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out,
+                       qn_err *err)
 {
     const tok_model *m = &t->model;
     qn_code rc = QN_OK;

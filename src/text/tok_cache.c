@@ -44,8 +44,9 @@ enum { N_SECTIONS = 6, SECTION_ALIGN = 16 };
 static bool lay_out(const tok_cache_head *h, size_t at[N_SECTIONS + 1])
 {
     const uint64_t sizes[N_SECTIONS] = {
-        ((uint64_t)h->n_ids + 1) * sizeof(uint32_t), h->text_bytes, (uint64_t)h->n_slots * sizeof(uint32_t),
-        (uint64_t)h->n_merges * sizeof(tok_merge),   (uint64_t)h->n_scores * sizeof(double), h->rest_bytes,
+        ((uint64_t)h->n_ids + 1) * sizeof(uint32_t), h->text_bytes,
+        (uint64_t)h->n_slots * sizeof(uint32_t),     (uint64_t)h->n_merges * sizeof(tok_merge),
+        (uint64_t)h->n_scores * sizeof(double),      h->rest_bytes,
     };
     uint64_t pos = sizeof *h;
     for (int i = 0; i < N_SECTIONS; i++) {
@@ -100,21 +101,30 @@ uint64_t tok_cache_hash(const void *data, size_t n)
     return qn_hash64((const char *)data + sizeof h, n - sizeof h, qn_hash64(&h, sizeof h, 0));
 }
 
-bool tok_cache_read(qn_tokenizer *t, const void *data, size_t n, const uint64_t key[2], tok_str *rest)
+bool tok_cache_read(qn_tokenizer *t, const void *data, size_t n, const uint64_t key[2],
+                    tok_str *rest)
 {
     tok_cache_head h;
     size_t at[N_SECTIONS + 1];
     const char *base = data;
     if (n < sizeof h) return false;
     memcpy(&h, data, sizeof h);
-    if (memcmp(h.magic, magic, sizeof magic) || h.key[0] != key[0] || h.key[1] != key[1]) return false;
+    if (memcmp(h.magic, magic, sizeof magic) || h.key[0] != key[0] || h.key[1] != key[1]) {
+        return false;
+    }
     if (h.file_bytes != n || h.n_ids > TOK_MAX_IDS || !is_power_of_two(h.n_slots)) return false;
-    if ((h.n_merges && !is_power_of_two(h.n_merges)) || (h.n_scores && h.n_scores != h.n_ids)) return false;
+    if ((h.n_merges && !is_power_of_two(h.n_merges)) || (h.n_scores && h.n_scores != h.n_ids)) {
+        return false;
+    }
     if (!lay_out(&h, at) || at[N_SECTIONS] != n) return false;
     if (tok_cache_hash(data, n) != h.hash) return false;
     tok_model m = {
-        .vocab = {.n_ids = h.n_ids, .n_entries = h.n_entries, .offs = (const void *)(base + at[0]), .text = base + at[1],
-                  .slots = (const void *)(base + at[2]), .slot_mask = h.n_slots - 1,
+        .vocab = {.n_ids = h.n_ids,
+                  .n_entries = h.n_entries,
+                  .offs = (const void *)(base + at[0]),
+                  .text = base + at[1],
+                  .slots = (const void *)(base + at[2]),
+                  .slot_mask = h.n_slots - 1,
                   .scores = h.n_scores ? (const void *)(base + at[4]) : NULL},
         .merges = h.n_merges ? (const void *)(base + at[3]) : NULL,
         .merge_mask = h.n_merges ? h.n_merges - 1 : 0,
@@ -125,13 +135,19 @@ bool tok_cache_read(qn_tokenizer *t, const void *data, size_t n, const uint64_t 
     return true;
 }
 
-void tok_cache_write(const qn_tokenizer *t, const char *rest, size_t n_rest, const uint64_t key[2], qn_buf *out)
+void tok_cache_write(const qn_tokenizer *t, const char *rest, size_t n_rest, const uint64_t key[2],
+                     qn_buf *out)
 {
     const tok_model *m = &t->model;
     const tok_vocab *v = &m->vocab;
     tok_cache_head h = {
-        .key = {key[0], key[1]}, .text_bytes = v->offs[v->n_ids], .rest_bytes = n_rest, .n_ids = v->n_ids,
-        .n_entries = v->n_entries, .n_slots = v->slot_mask + 1, .n_merges = m->merges ? m->merge_mask + 1 : 0,
+        .key = {key[0], key[1]},
+        .text_bytes = v->offs[v->n_ids],
+        .rest_bytes = n_rest,
+        .n_ids = v->n_ids,
+        .n_entries = v->n_entries,
+        .n_slots = v->slot_mask + 1,
+        .n_merges = m->merges ? m->merge_mask + 1 : 0,
         .n_scores = v->scores ? v->n_ids : 0,
     };
     size_t at[N_SECTIONS + 1];
@@ -145,9 +161,12 @@ void tok_cache_write(const qn_tokenizer *t, const char *rest, size_t n_rest, con
         const void *data;
         size_t n;
     } sections[N_SECTIONS] = {
-        {v->offs, ((size_t)h.n_ids + 1) * sizeof(uint32_t)}, {v->text, (size_t)h.text_bytes},
-        {v->slots, h.n_slots * sizeof(uint32_t)},            {m->merges, h.n_merges * sizeof(tok_merge)},
-        {v->scores, h.n_scores * sizeof(double)},            {rest, n_rest},
+        {v->offs, ((size_t)h.n_ids + 1) * sizeof(uint32_t)},
+        {v->text, (size_t)h.text_bytes},
+        {v->slots, h.n_slots * sizeof(uint32_t)},
+        {m->merges, h.n_merges * sizeof(tok_merge)},
+        {v->scores, h.n_scores * sizeof(double)},
+        {rest, n_rest},
     };
     static const char zeros[SECTION_ALIGN];
     qn_buf_put(out, &h, sizeof h); /* once more below, with the hash */
@@ -201,9 +220,10 @@ void tok_cache_save(const qn_tokenizer *t, const json_t *root, const uint64_t ke
     char *rest = json_dumps(slim, JSON_COMPACT);
     qn_buf body = {0};
     if (rest) tok_cache_write(t, rest, strlen(rest), key, &body);
-    if (rest && !body.failed && cache_path(path, key) && !qn_state_path(dir, sizeof dir, "tokenizers", &err) &&
-        !qn_mkdirs(dir, &err)) {
-        qn_file_write(path, body.data, body.len, &err); /* a cache that cannot be written is only slower */
+    if (rest && !body.failed && cache_path(path, key) &&
+        !qn_state_path(dir, sizeof dir, "tokenizers", &err) && !qn_mkdirs(dir, &err)) {
+        qn_file_write(path, body.data, body.len,
+                      &err); /* a cache that cannot be written is only slower */
     }
     qn_buf_release(&body);
     free(rest);

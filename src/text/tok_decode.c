@@ -1,9 +1,9 @@
 /* tok_decode.c - decoders: token strings back to text, one token at a time.
  *
- * A decoder is a chain of stages; each takes tokens and hands tokens on, holding back only what later
- * input could still change. Once a stage has fused all tokens into one (Fuse, ByteLevel), the stages
- * behind it see that one token in fragments (`joined`). Decoding at once and streaming are the same
- * code.
+ * A decoder is a chain of stages; each takes tokens and hands tokens on, holding back only what
+ * later input could still change. Once a stage has fused all tokens into one (Fuse, ByteLevel), the
+ * stages behind it see that one token in fragments (`joined`). Decoding at once and streaming are
+ * the same code.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,8 @@ static qn_code parse_strip(qn_tokenizer *t, const json_t *o, tok_dec *d, qn_err 
     if ((rc = tok_json_u32(o, "decoder", "start", 0, &d->start, err))) return rc;
     if ((rc = tok_json_u32(o, "decoder", "stop", 0, &d->stop, err))) return rc;
     if (d->pattern.n) return QN_OK;
-    return qn_err_set(err, QN_FORMAT, "tokenizer.json: decoder.content is empty, it must be one character");
+    return qn_err_set(err, QN_FORMAT,
+                      "tokenizer.json: decoder.content is empty, it must be one character");
 }
 
 static qn_code parse_metaspace(qn_tokenizer *t, const json_t *o, tok_dec *d, qn_err *err)
@@ -40,7 +41,8 @@ static qn_code parse_metaspace(qn_tokenizer *t, const json_t *o, tok_dec *d, qn_
     if ((rc = tok_json_need_str(t, o, "decoder", "replacement", &d->pattern, err))) return rc;
     if ((rc = tok_json_bool(o, "decoder", "add_prefix_space", true, &legacy, err))) return rc;
     if (!d->pattern.n) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: decoder.replacement is empty, it must be one character");
+        return qn_err_set(err, QN_FORMAT,
+                          "tokenizer.json: decoder.replacement is empty, it must be one character");
     }
     d->flag = scheme ? strcmp(scheme, "never") : legacy;
     return QN_OK;
@@ -80,7 +82,8 @@ static tok_dec *add_stage(qn_tokenizer *t, tok_dec_kind kind)
     tok_dec *d = &t->decs[t->n_decs++];
     const tok_dec *before = t->n_decs > 1 ? d - 1 : NULL;
     d->kind = kind;
-    d->joined = before && (before->joined || before->kind == DEC_FUSE || before->kind == DEC_BYTE_LEVEL);
+    d->joined =
+        before && (before->joined || before->kind == DEC_FUSE || before->kind == DEC_BYTE_LEVEL);
     return d;
 }
 
@@ -90,13 +93,15 @@ static qn_code add_decs(qn_tokenizer *t, const json_t *o, int depth, qn_err *err
     qn_code rc = tok_json_type(o, "decoder", &type, err);
     if (rc) return rc;
     if (depth > TOK_MAX_DEPTH || t->n_decs == TOK_MAX_STAGES) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: decoder has more than %d steps or %d levels", TOK_MAX_STAGES,
-                          TOK_MAX_DEPTH);
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: decoder has more than %d steps or %d levels",
+                          TOK_MAX_STAGES, TOK_MAX_DEPTH);
     }
     if (!strcmp(type, "Sequence")) {
         const json_t *list = json_object_get(o, "decoders");
         if (!json_is_array(list)) {
-            return qn_err_set(err, QN_FORMAT, "tokenizer.json: decoder.decoders is missing or not an array");
+            return qn_err_set(err, QN_FORMAT,
+                              "tokenizer.json: decoder.decoders is missing or not an array");
         }
         for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
             rc = add_decs(t, json_array_get(list, i), depth + 1, err);
@@ -108,7 +113,8 @@ static qn_code add_decs(qn_tokenizer *t, const json_t *o, int depth, qn_err *err
         tok_dec *d = add_stage(t, dec_types[i].kind);
         return dec_types[i].parse ? dec_types[i].parse(t, o, d, err) : QN_OK;
     }
-    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer.json: not supported yet: decoder \"%.60s\"", type);
+    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer.json: not supported yet: decoder \"%.60s\"",
+                      type);
 }
 
 qn_code tok_parse_dec(qn_tokenizer *t, const json_t *dec, qn_err *err)
@@ -150,7 +156,8 @@ static void replace_regex(tok_dec_run *r, const tok_dec *d, tok_str s, qn_buf *o
 {
     tok_scratch *sc = tok_scratch_take(r->t);
     size_t from = 0, start, end;
-    while (sc && from < s.n && tok_regex_next(&d->re, sc, s.s, s.n, from, &start, &end, NULL) > 0 && end > start) {
+    while (sc && from < s.n && tok_regex_next(&d->re, sc, s.s, s.n, from, &start, &end, NULL) > 0 &&
+           end > start) {
         qn_buf_put(out, s.s + from, start - from);
         qn_buf_put(out, d->content.s, d->content.n);
         from = end;
@@ -220,8 +227,8 @@ static int fallback_byte(tok_str s)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* A run of byte tokens is one piece of text if all of it is valid, else one U+FFFD for each byte; so
- * it can only go out when it has ended. */
+/* A run of byte tokens is one piece of text if all of it is valid, else one U+FFFD for each byte;
+ * so it can only go out when it has ended. */
 static void end_byte_run(tok_dec_run *r, size_t stage)
 {
     qn_buf *hold = &r->states[stage].hold;
@@ -256,8 +263,8 @@ static void strip_token(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str 
     emit(r, stage + 1, s);
 }
 
-/* Strip on the one joined token: the front loses up to `start` characters, and up to `stop` matching
- * ones at the end wait, because they may be the last. */
+/* Strip on the one joined token: the front loses up to `start` characters, and up to `stop`
+ * matching ones at the end wait, because they may be the last. */
 static void strip_joined(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str s)
 {
     tok_dec_state *st = &r->states[stage];
@@ -283,8 +290,9 @@ static void strip_joined(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str
 static void cleanup(qn_buf *b)
 {
     static const char *const rules[][2] = {
-        {" .", "."},     {" ?", "?"},       {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
-        {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
+        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},
+        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         qn_buf next = {0};
@@ -312,7 +320,8 @@ static void bpe_suffix(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str s
     tok_dec_state *st = &r->states[stage];
     if (st->count) {
         qn_buf b = {0};
-        put_replaced(&b, (tok_str){st->hold.data, st->hold.len}, d->pattern, (tok_str){" ", last ? 0u : 1u});
+        put_replaced(&b, (tok_str){st->hold.data, st->hold.len}, d->pattern,
+                     (tok_str){" ", last ? 0u : 1u});
         emit_buf(r, stage, &b);
         qn_buf_release(&b);
     }
@@ -390,7 +399,8 @@ static void finish_stage(tok_dec_run *r, size_t stage)
         qn_buf_release(&whole);
     }
     if (d->kind == DEC_BYTE_LEVEL && st->hold.len) {
-        emit(r, stage + 1, (tok_str){"\xEF\xBF\xBD", 3}); /* the open sequence is one maximal subpart */
+        emit(r, stage + 1,
+             (tok_str){"\xEF\xBF\xBD", 3}); /* the open sequence is one maximal subpart */
     } else if (d->kind == DEC_BYTE_FALLBACK) {
         end_byte_run(r, stage);
     } else if (d->kind == DEC_BPE_SUFFIX && st->count) {
@@ -442,8 +452,8 @@ static bool is_shown(const qn_tokenizer *t, uint32_t id, bool skip_special, tok_
     return token->s && !(skip_special && qn_tokenizer_is_special(t, id));
 }
 
-qn_code qn_tokenizer_decode(const qn_tokenizer *t, const uint32_t *ids, size_t n, bool skip_special, qn_buf *out,
-                            qn_err *err)
+qn_code qn_tokenizer_decode(const qn_tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
+                            qn_buf *out, qn_err *err)
 {
     tok_dec_run r;
     qn_code rc = tok_dec_init(&r, t, err);

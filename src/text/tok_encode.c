@@ -199,7 +199,8 @@ typedef qn_code (*between_fn)(encoder *e, tok_str s, bool origin);
 
 /* Split `s` by the added tokens of one trie: their ids go out, what lies between goes to `between`.
  * Matching goes on behind the bare match even where rstrip took more, as the oracle does. */
-static qn_code split_added(encoder *e, const tok_trie *trie, tok_str s, bool origin, between_fn between)
+static qn_code split_added(encoder *e, const tok_trie *trie, tok_str s, bool origin,
+                           between_fn between)
 {
     size_t from = 0, done = 0, start, end;
     const tok_added *a;
@@ -272,18 +273,23 @@ static qn_code encode_with_post(encoder *e, tok_str s)
 }
 
 /* Step 4 of the data path. */
-qn_code qn_tokenizer_encode(const qn_tokenizer *t, const char *text, size_t n, unsigned flags, qn_ids *out,
-                            qn_err *err)
+qn_code qn_tokenizer_encode(const qn_tokenizer *t, const char *text, size_t n, unsigned flags,
+                            qn_ids *out, qn_err *err)
 {
     if (n > TOK_MAX_TEXT) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer: a text of %zu bytes is longer than the limit of %d", n, TOK_MAX_TEXT);
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer: a text of %zu bytes is longer than the limit of %d", n,
+                          TOK_MAX_TEXT);
     }
     tok_scratch *sc = tok_scratch_take(t);
     if (!sc) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
     encoder e = {.t = t, .sc = sc, .plain = flags & QN_ENCODE_PLAIN, .out = out, .err = err};
     tok_str s = {text, n};
     qn_code rc = make_valid(sc, &s, err);
-    if (!rc) rc = flags & QN_ENCODE_ADD_SPECIAL && t->n_post ? encode_with_post(&e, s) : encode_text(&e, s);
+    if (!rc) {
+        rc = flags & QN_ENCODE_ADD_SPECIAL && t->n_post ? encode_with_post(&e, s)
+                                                        : encode_text(&e, s);
+    }
     tok_scratch_put(t, sc);
     return rc;
 }

@@ -1,9 +1,9 @@
 /* tok_impl.h - the inside of a tokenizer, shared by the tok_*, pretok_* and detok files only.
  *
  * Reading order: tok_parse.c fills these structs from tokenizer.json; tok_encode.c runs a text
- * through them (added tokens, normalizers, pre-tokenizers, model, post-processor); tok_decode.c goes
- * the other way. Everything here is immutable after parsing except the pool of scratch objects,
- * of which every running encode holds one.
+ * through them (added tokens, normalizers, pre-tokenizers, model, post-processor); tok_decode.c
+ * goes the other way. Everything here is immutable after parsing except the pool of scratch
+ * objects, of which every running encode holds one.
  */
 #ifndef QN_TEXT_TOK_IMPL_H
 #define QN_TEXT_TOK_IMPL_H
@@ -74,7 +74,8 @@ tok_str tok_vocab_token(const tok_vocab *v, uint32_t id);
 uint16_t tok_byte_to_char(uint8_t b);           /* code point, below 0x144 */
 int tok_char_to_byte(unsigned cp);              /* -1 outside the alphabet */
 void tok_bytes_to_alphabet(const char *s, size_t n, qn_buf *out);
-bool tok_alphabet_to_bytes(const char *s, size_t n, qn_buf *out); /* false, out unchanged, if outside */
+bool tok_alphabet_to_bytes(const char *s, size_t n,
+                           qn_buf *out); /* false, out unchanged, if outside */
 
 /* ---- patterns (pretok_regex.c) ---- */
 
@@ -90,8 +91,8 @@ typedef struct tok_scratch tok_scratch;
 qn_code tok_regex_compile(tok_regex *re, tok_str pattern, qn_err *err);
 void tok_regex_release(tok_regex *re);
 /* The next match in s[0..n) at or after `from`. 1 found, 0 none, -1 failed (err set). */
-int tok_regex_next(const tok_regex *re, tok_scratch *sc, const char *s, size_t n, size_t from, size_t *start,
-                   size_t *end, qn_err *err);
+int tok_regex_next(const tok_regex *re, tok_scratch *sc, const char *s, size_t n, size_t from,
+                   size_t *start, size_t *end, qn_err *err);
 
 /* ---- hand-written splitters for known patterns (pretok_scan.c) ---- */
 
@@ -175,7 +176,12 @@ typedef struct tok_trie {
 
 /* ---- models ---- */
 
-typedef enum tok_model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL } tok_model_kind;
+typedef enum tok_model_kind {
+    MODEL_BPE,
+    MODEL_UNIGRAM,
+    MODEL_WORDPIECE,
+    MODEL_WORDLEVEL
+} tok_model_kind;
 
 typedef struct tok_model {
     tok_model_kind kind;
@@ -214,13 +220,21 @@ typedef struct tok_post_item {
 } tok_post_item;
 
 typedef enum tok_dec_kind {
-    DEC_BYTE_LEVEL, DEC_BYTE_FALLBACK, DEC_FUSE, DEC_REPLACE, DEC_STRIP, DEC_METASPACE, DEC_WORDPIECE,
-    DEC_BPE_SUFFIX, DEC_JOIN
+    DEC_BYTE_LEVEL,
+    DEC_BYTE_FALLBACK,
+    DEC_FUSE,
+    DEC_REPLACE,
+    DEC_STRIP,
+    DEC_METASPACE,
+    DEC_WORDPIECE,
+    DEC_BPE_SUFFIX,
+    DEC_JOIN
 } tok_dec_kind;
 
 typedef struct tok_dec {
     tok_dec_kind kind;
-    tok_str pattern, content; /* REPLACE; STRIP, METASPACE, WORDPIECE prefix, BPE suffix use pattern */
+    tok_str pattern,
+        content; /* REPLACE; STRIP, METASPACE, WORDPIECE prefix, BPE suffix use pattern */
     tok_regex re;             /* REPLACE with a regex when re.code is set */
     uint32_t start, stop;     /* STRIP: characters at most */
     bool flag;                /* METASPACE: drop the first token's marks; WORDPIECE: cleanup */
@@ -288,7 +302,8 @@ struct tok_scratch {
     tok_cache_slot *cache; /* [TOK_CACHE_SLOTS] */
 };
 
-/* Take a scratch from the pool or make one; NULL without memory. Give it back with tok_scratch_put. */
+/* Take a scratch from the pool or make one; NULL without memory. Give it back with tok_scratch_put.
+ */
 tok_scratch *tok_scratch_take(const qn_tokenizer *t);
 void tok_scratch_put(const qn_tokenizer *t, tok_scratch *sc);
 void tok_scratch_free(tok_scratch *sc);
@@ -296,20 +311,21 @@ void tok_scratch_free(tok_scratch *sc);
 /* ---- parsing; every function names the field in its errors ---- */
 
 /* A field of an object. Absent or null gives the default. Errors: QN_FORMAT for a wrong type. */
-qn_code tok_json_bool(const json_t *o, const char *where, const char *key, bool dflt, bool *out, qn_err *err);
-qn_code tok_json_u32(const json_t *o, const char *where, const char *key, uint32_t dflt, uint32_t *out,
-                     qn_err *err);
+qn_code tok_json_bool(const json_t *o, const char *where, const char *key, bool dflt, bool *out,
+                      qn_err *err);
+qn_code tok_json_u32(const json_t *o, const char *where, const char *key, uint32_t dflt,
+                     uint32_t *out, qn_err *err);
 /* A string copied to the arena; absent or null gives s NULL. */
-qn_code tok_json_str(qn_tokenizer *t, const json_t *o, const char *where, const char *key, tok_str *out,
-                     qn_err *err);
+qn_code tok_json_str(qn_tokenizer *t, const json_t *o, const char *where, const char *key,
+                     tok_str *out, qn_err *err);
 /* The same, but it must be there. */
-qn_code tok_json_need_str(qn_tokenizer *t, const json_t *o, const char *where, const char *key, tok_str *out,
-                          qn_err *err);
+qn_code tok_json_need_str(qn_tokenizer *t, const json_t *o, const char *where, const char *key,
+                          tok_str *out, qn_err *err);
 /* "type" of a component, borrowed from the JSON. */
 qn_code tok_json_type(const json_t *o, const char *where, const char **out, qn_err *err);
 /* {"String": s} or {"Regex": s}: *regex says which; a bare string counts as String. */
-qn_code tok_json_pattern(qn_tokenizer *t, const json_t *o, const char *where, tok_str *out, bool *regex,
-                         qn_err *err);
+qn_code tok_json_pattern(qn_tokenizer *t, const json_t *o, const char *where, tok_str *out,
+                         bool *regex, qn_err *err);
 
 qn_code tok_parse_model(qn_tokenizer *t, const json_t *model, qn_err *err);
 qn_code tok_parse_bpe(qn_tokenizer *t, const json_t *model, qn_err *err);
@@ -334,23 +350,26 @@ qn_code tok_vocab_build(qn_tokenizer *t, const tok_entry *entries, size_t n, qn_
 
 /* The name of a tokenizer.json: its content's hash. */
 void tok_cache_key(const char *json, size_t n, uint64_t key[2]);
-/* Use the cache of `key`: fills the vocabulary and merges, and *rest with the remaining JSON. False if
- * there is none that holds. */
+/* Use the cache of `key`: fills the vocabulary and merges, and *rest with the remaining JSON. False
+ * if there is none that holds. */
 bool tok_cache_open(qn_tokenizer *t, const uint64_t key[2], tok_str *rest);
 /* Write the cache of a parsed tokenizer; failure is silent. */
 void tok_cache_save(const qn_tokenizer *t, const json_t *root, const uint64_t key[2]);
 /* The same on bytes in memory, 16-byte aligned. Everything is checked before it is used. */
-bool tok_cache_read(qn_tokenizer *t, const void *data, size_t n, const uint64_t key[2], tok_str *rest);
+bool tok_cache_read(qn_tokenizer *t, const void *data, size_t n, const uint64_t key[2],
+                    tok_str *rest);
 /* XXH64 of a whole cache file of n >= 96 bytes, its hash field taken as 0. */
 uint64_t tok_cache_hash(const void *data, size_t n);
-void tok_cache_write(const qn_tokenizer *t, const char *rest, size_t n_rest, const uint64_t key[2], qn_buf *out);
+void tok_cache_write(const qn_tokenizer *t, const char *rest, size_t n_rest, const uint64_t key[2],
+                     qn_buf *out);
 
 /* ---- running ---- */
 
 /* Normalise s[0..n). The result is valid until the next call on sc: the input itself where nothing
  * changed, else one of sc->norm. *origin becomes false when the start of the text is stripped.
  * Errors: QN_NOMEM, QN_LIMIT. */
-qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin, qn_err *err);
+qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin,
+                     qn_err *err);
 
 /* Split `in` into pieces. *text is what the pieces point into, *list one of sc->list. */
 qn_code tok_pre_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, bool origin, tok_str *text,
@@ -358,10 +377,13 @@ qn_code tok_pre_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, bool ori
 void tok_pieces_put(tok_pieces *l, size_t at, size_t len, bool origin);
 
 /* Append the ids of one piece. */
-qn_code tok_bpe_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err);
-qn_code tok_wordpiece_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err);
+qn_code tok_bpe_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out,
+                       qn_err *err);
+qn_code tok_wordpiece_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out,
+                             qn_err *err);
 qn_code tok_wordlevel_encode(const qn_tokenizer *t, tok_str piece, qn_ids *out, qn_err *err);
-qn_code tok_unigram_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err);
+qn_code tok_unigram_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out,
+                           qn_err *err);
 
 /* Index the added tokens for matching, once the normalizers are known. */
 qn_code tok_added_index(qn_tokenizer *t, qn_err *err);
@@ -372,8 +394,8 @@ bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index);
 uint32_t tok_trie_step(const tok_trie *trie, uint32_t first, uint8_t byte);
 
 /* The longest added token at the leftmost position at or after `from`; NULL if none. */
-const tok_added *tok_trie_next(const tok_trie *trie, const qn_tokenizer *t, tok_str text, size_t from,
-                               size_t *start, size_t *end);
+const tok_added *tok_trie_next(const tok_trie *trie, const qn_tokenizer *t, tok_str text,
+                               size_t from, size_t *start, size_t *end);
 
 /* ---- decoding as a stream; batch decoding pushes everything and finishes ---- */
 

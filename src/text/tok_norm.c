@@ -35,7 +35,9 @@ static qn_code parse_bert(qn_tokenizer *t, const json_t *o, tok_norm *n, qn_err 
     (void)t;
     qn_code rc;
     if ((rc = tok_json_bool(o, "normalizer", "clean_text", true, &n->clean, err))) return rc;
-    if ((rc = tok_json_bool(o, "normalizer", "handle_chinese_chars", true, &n->chinese, err))) return rc;
+    if ((rc = tok_json_bool(o, "normalizer", "handle_chinese_chars", true, &n->chinese, err))) {
+        return rc;
+    }
     if ((rc = tok_json_bool(o, "normalizer", "lowercase", true, &n->lowercase, err))) return rc;
     return tok_json_bool(o, "normalizer", "strip_accents", n->lowercase, &n->strip_accents, err);
 }
@@ -63,7 +65,8 @@ static qn_code add_norms(qn_tokenizer *t, const json_t *o, int depth, qn_err *er
 static qn_code add_sequence(qn_tokenizer *t, const json_t *list, int depth, qn_err *err)
 {
     if (!json_is_array(list)) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: normalizer.normalizers is missing or not an array");
+        return qn_err_set(err, QN_FORMAT,
+                          "tokenizer.json: normalizer.normalizers is missing or not an array");
     }
     qn_code rc = QN_OK;
     for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
@@ -78,17 +81,21 @@ static qn_code add_norms(qn_tokenizer *t, const json_t *o, int depth, qn_err *er
     qn_code rc = tok_json_type(o, "normalizer", &type, err);
     if (rc) return rc;
     if (depth > TOK_MAX_DEPTH || t->n_norms == TOK_MAX_STAGES) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: normalizer has more than %d steps or %d levels",
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: normalizer has more than %d steps or %d levels",
                           TOK_MAX_STAGES, TOK_MAX_DEPTH);
     }
-    if (!strcmp(type, "Sequence")) return add_sequence(t, json_object_get(o, "normalizers"), depth, err);
+    if (!strcmp(type, "Sequence")) {
+        return add_sequence(t, json_object_get(o, "normalizers"), depth, err);
+    }
     for (size_t i = 0; i < sizeof norm_types / sizeof *norm_types; i++) {
         if (strcmp(type, norm_types[i].name)) continue;
         tok_norm *n = &t->norms[t->n_norms++];
         n->kind = norm_types[i].kind;
         return norm_types[i].parse ? norm_types[i].parse(t, o, n, err) : QN_OK;
     }
-    return qn_err_set(err, QN_UNSUPPORTED, "tokenizer.json: not supported yet: normalizer \"%.60s\"", type);
+    return qn_err_set(err, QN_UNSUPPORTED,
+                      "tokenizer.json: not supported yet: normalizer \"%.60s\"", type);
 }
 
 qn_code tok_parse_norm(qn_tokenizer *t, const json_t *norm, qn_err *err)
@@ -106,9 +113,9 @@ qn_code tok_parse_norm(qn_tokenizer *t, const json_t *norm, qn_err *err)
 static bool is_inert_nfc(unsigned cp)
 {
     static const unsigned ranges[][2] = {
-        {0x0, 0x2FF},       {0x388, 0x482},     {0x48A, 0x52F},     {0x5D0, 0x5EA},     {0x621, 0x64A},
-        {0x904, 0x939},     {0x2010, 0x2046},   {0x3001, 0x3020},   {0x3041, 0x3096},   {0x30A1, 0x30FA},
-        {0x4E00, 0x9FFF},   {0xAC00, 0xD7A3},   {0xFF01, 0xFFEF},   {0x1F300, 0x1FAFF},
+        {0x0, 0x2FF},     {0x388, 0x482},   {0x48A, 0x52F},   {0x5D0, 0x5EA},     {0x621, 0x64A},
+        {0x904, 0x939},   {0x2010, 0x2046}, {0x3001, 0x3020}, {0x3041, 0x3096},   {0x30A1, 0x30FA},
+        {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3}, {0xFF01, 0xFFEF}, {0x1F300, 0x1FAFF},
     };
     if (cp < 0x300) return true;
     for (size_t i = 1; i < sizeof ranges / sizeof *ranges && cp >= ranges[i][0]; i++) {
@@ -142,9 +149,12 @@ static qn_code decompose(tok_str s, int options, points *p, qn_err *err)
             p->v = v;
             p->cap = cap;
         }
-        utf8proc_ssize_t k = utf8proc_decompose_char((utf8proc_int32_t)cp, p->v + p->n, MOST,
-                                                     (utf8proc_option_t)(options | UTF8PROC_DECOMPOSE), &boundary);
-        if (k < 0 || k > MOST) return qn_err_set(err, QN_FORMAT, "tokenizer: U+%04X does not decompose", cp);
+        utf8proc_ssize_t k =
+            utf8proc_decompose_char((utf8proc_int32_t)cp, p->v + p->n, MOST,
+                                    (utf8proc_option_t)(options | UTF8PROC_DECOMPOSE), &boundary);
+        if (k < 0 || k > MOST) {
+            return qn_err_set(err, QN_FORMAT, "tokenizer: U+%04X does not decompose", cp);
+        }
         p->n += (size_t)k;
     }
     return QN_OK;
@@ -155,8 +165,8 @@ static int ccc(utf8proc_int32_t cp)
     return (int)utf8proc_get_property(cp)->combining_class;
 }
 
-/* Stable counting sort of a run of marks by combining class: linear, where the library's own exchange
- * sort takes minutes for a megabyte of marks. */
+/* Stable counting sort of a run of marks by combining class: linear, where the library's own
+ * exchange sort takes minutes for a megabyte of marks. */
 static bool sort_marks(utf8proc_int32_t *v, size_t n)
 {
     size_t start[257] = {0};
@@ -190,7 +200,8 @@ static qn_code map_segment(tok_str s, int options, qn_buf *out, qn_err *err)
     qn_code rc = decompose(s, options, &p, err);
     if (!rc && !order_marks(&p)) rc = qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
     if (!rc && options & UTF8PROC_COMPOSE) {
-        p.n = (size_t)utf8proc_normalize_utf32(p.v, (utf8proc_ssize_t)p.n, (utf8proc_option_t)options);
+        p.n = (size_t)utf8proc_normalize_utf32(p.v, (utf8proc_ssize_t)p.n,
+                                               (utf8proc_option_t)options);
     }
     for (size_t i = 0; i < p.n && !rc; i++) qn_buf_put_utf8(out, (unsigned)p.v[i]);
     free(p.v);
@@ -239,8 +250,10 @@ static qn_code replace_all(const tok_norm *n, tok_scratch *sc, tok_str in, qn_bu
     if (n->re.code) {
         int found = 0;
         bool any = false;
-        while (from <= in.n && (found = tok_regex_next(&n->re, sc, in.s, in.n, from, &start, &end, err)) > 0) {
-            if (start == end && any && end == copied) { /* an empty match right after a match is none */
+        while (from <= in.n &&
+               (found = tok_regex_next(&n->re, sc, in.s, in.n, from, &start, &end, err)) > 0) {
+            if (start == end && any &&
+                end == copied) { /* an empty match right after a match is none */
                 unsigned cp;
                 from = end + (end < in.n ? qn_utf8_decode(in.s + end, in.n - end, &cp) : 1);
                 continue;
@@ -253,7 +266,8 @@ static qn_code replace_all(const tok_norm *n, tok_scratch *sc, tok_str in, qn_bu
         if (found < 0) return err->code;
     } else {
         const char *hit;
-        while (n->pattern.n && (hit = memmem(in.s + from, in.n - from, n->pattern.s, n->pattern.n))) {
+        while (n->pattern.n &&
+               (hit = memmem(in.s + from, in.n - from, n->pattern.s, n->pattern.n))) {
             qn_buf_put(out, in.s + from, (size_t)(hit - in.s) - from);
             qn_buf_put(out, n->content.s, n->content.n);
             from = copied = (size_t)(hit - in.s) + n->pattern.n;
@@ -291,8 +305,10 @@ static void put_lower(unsigned cp, qn_buf *out)
         unsigned first, last;
         int distance;
     } late[] = {
-        {0x1C89, 0x1C89, 1}, {0xA7CB, 0xA7CB, 0x264 - 0xA7CB}, {0xA7CC, 0xA7CC, 1}, {0xA7CE, 0xA7CE, 1},
-        {0xA7D2, 0xA7D2, 1}, {0xA7D4, 0xA7D4, 1}, {0xA7DA, 0xA7DA, 1}, {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
+        {0x1C89, 0x1C89, 1},      {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
+        {0xA7CC, 0xA7CC, 1},      {0xA7CE, 0xA7CE, 1},
+        {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
+        {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
         {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B},
     };
     for (size_t i = 0; cp >= late[0].first && i < sizeof late / sizeof *late; i++) {
@@ -305,9 +321,10 @@ static void put_lower(unsigned cp, qn_buf *out)
 
 static bool is_chinese(unsigned cp)
 {
-    return (cp >= 0x4E00 && cp <= 0x9FFF) || (cp >= 0x3400 && cp <= 0x4DBF) || (cp >= 0x20000 && cp <= 0x2A6DF) ||
-           (cp >= 0x2A700 && cp <= 0x2B73F) || (cp >= 0x2B740 && cp <= 0x2B81F) ||
-           (cp >= 0x2B920 && cp <= 0x2CEAF) || (cp >= 0xF900 && cp <= 0xFAFF) || (cp >= 0x2F800 && cp <= 0x2FA1F);
+    return (cp >= 0x4E00 && cp <= 0x9FFF) || (cp >= 0x3400 && cp <= 0x4DBF) ||
+           (cp >= 0x20000 && cp <= 0x2A6DF) || (cp >= 0x2A700 && cp <= 0x2B73F) ||
+           (cp >= 0x2B740 && cp <= 0x2B81F) || (cp >= 0x2B920 && cp <= 0x2CEAF) ||
+           (cp >= 0xF900 && cp <= 0xFAFF) || (cp >= 0x2F800 && cp <= 0x2FA1F);
 }
 
 /* Characters that the Bert cleaner drops: NUL, U+FFFD, controls, formats, private use. */
@@ -315,8 +332,12 @@ static bool bert_drops(unsigned cp)
 {
     if (cp == '\t' || cp == '\n' || cp == '\r') return false;
     /* Formats that came after the cleaner's Unicode version stay. */
-    if (cp == 0x890 || cp == 0x891 || cp == 0x8E2 || cp == 0x110CD || (cp >= 0x13430 && cp <= 0x1343F)) return false;
-    return cp == 0 || cp == 0xFFFD || qn_ucat_in(cp, QN_UBIT(QN_CC) | QN_UBIT(QN_CF) | QN_UBIT(QN_CO));
+    if (cp == 0x890 || cp == 0x891 || cp == 0x8E2 || cp == 0x110CD ||
+        (cp >= 0x13430 && cp <= 0x1343F)) {
+        return false;
+    }
+    return cp == 0 || cp == 0xFFFD ||
+           qn_ucat_in(cp, QN_UBIT(QN_CC) | QN_UBIT(QN_CF) | QN_UBIT(QN_CO));
 }
 
 static void bert_chars(const tok_norm *n, tok_str in, qn_buf *out)
@@ -372,7 +393,8 @@ static void map_chars(const tok_norm *n, tok_str in, qn_buf *out)
     }
 }
 
-static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, bool *origin, qn_err *err)
+static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, bool *origin,
+                       qn_err *err)
 {
     switch (n->kind) {
     case NORM_NFC:
@@ -393,7 +415,8 @@ static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *o
     }
 }
 
-qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin, qn_err *err)
+qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin,
+                     qn_err *err)
 {
     for (size_t i = 0; i < t->n_norms; i++) {
         qn_buf *b = &sc->norm[i & 1];
@@ -403,7 +426,9 @@ qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str
         qn_buf_put(b, "", 0); /* `data` is never NULL behind this */
         if (b->failed) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
         if (b->len > TOK_MAX_TEXT) {
-            return qn_err_set(err, QN_LIMIT, "tokenizer: the normalised text has more than %d bytes", TOK_MAX_TEXT);
+            return qn_err_set(err, QN_LIMIT,
+                              "tokenizer: the normalised text has more than %d bytes",
+                              TOK_MAX_TEXT);
         }
         in = (tok_str){b->data, b->len};
     }

@@ -7,15 +7,17 @@
 static qn_code check_entry(const char *where, size_t len, const json_t *id, qn_err *err)
 {
     if (!json_is_integer(id)) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: %s: a token's id is not a whole number", where);
+        return qn_err_set(err, QN_FORMAT, "tokenizer.json: %s: a token's id is not a whole number",
+                          where);
     }
     json_int_t n = json_integer_value(id);
     if (n < 0 || n >= TOK_MAX_IDS) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: %s: id %lld is outside 0..%d", where, (long long)n,
-                          TOK_MAX_IDS - 1);
+        return qn_err_set(err, QN_LIMIT, "tokenizer.json: %s: id %lld is outside 0..%d", where,
+                          (long long)n, TOK_MAX_IDS - 1);
     }
     if (len > TOK_MAX_TOKEN) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: %s: token %lld has %zu bytes, more than the limit of %d",
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: %s: token %lld has %zu bytes, more than the limit of %d",
                           where, (long long)n, len, TOK_MAX_TOKEN);
     }
     return QN_OK;
@@ -26,7 +28,9 @@ static qn_code parse_vocab_map(qn_tokenizer *t, const json_t *vocab, qn_err *err
 {
     size_t n = json_object_size(vocab), i = 0;
     tok_entry *entries = malloc((n + 1) * sizeof *entries);
-    if (!entries) return qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the vocabulary");
+    if (!entries) {
+        return qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the vocabulary");
+    }
     qn_code rc = QN_OK;
     for (void *it = json_object_iter((json_t *)(uintptr_t)vocab); it && !rc;
          it = json_object_iter_next((json_t *)(uintptr_t)vocab, it)) {
@@ -51,8 +55,12 @@ static qn_code parse_wordpiece(qn_tokenizer *t, const json_t *model, qn_err *err
 {
     tok_model *m = &t->model;
     qn_code rc;
-    if ((rc = tok_json_u32(model, "model", "max_input_chars_per_word", 100, &m->max_word_chars, err))) return rc;
-    if ((rc = tok_json_str(t, model, "model", "continuing_subword_prefix", &m->prefix, err))) return rc;
+    if ((rc = tok_json_u32(model, "model", "max_input_chars_per_word", 100, &m->max_word_chars,
+                           err)))
+        return rc;
+    if ((rc = tok_json_str(t, model, "model", "continuing_subword_prefix", &m->prefix, err))) {
+        return rc;
+    }
     if (!m->prefix.s) m->prefix = (tok_str){"##", 2};
     return QN_OK;
 }
@@ -92,7 +100,8 @@ qn_code tok_parse_model(qn_tokenizer *t, const json_t *model, qn_err *err)
         return qn_err_set(err, QN_FORMAT, "tokenizer.json: model is missing or not an object");
     }
     const char *type = model_type(model);
-    bool cached = t->model.vocab.slots; /* from the mapped cache: only the settings are left to read */
+    bool cached =
+        t->model.vocab.slots; /* from the mapped cache: only the settings are left to read */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (strcmp(type, models[i].name)) continue;
         const json_t *vocab = json_object_get(model, "vocab");
@@ -106,6 +115,8 @@ qn_code tok_parse_model(qn_tokenizer *t, const json_t *model, qn_err *err)
         return models[i].parse ? models[i].parse(t, model, err) : QN_OK;
     }
     return qn_err_set(err, QN_UNSUPPORTED,
-                      "tokenizer.json: not supported yet: model.type \"%.60s\"; BPE, Unigram, WordPiece and WordLevel "
-                      "are", type);
+                      "tokenizer.json: not supported yet: model.type \"%.60s\"; BPE, Unigram, "
+                      "WordPiece and WordLevel "
+                      "are",
+                      type);
 }

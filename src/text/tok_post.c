@@ -5,7 +5,8 @@
 
 static qn_code too_long(qn_err *err)
 {
-    return qn_err_set(err, QN_LIMIT, "tokenizer.json: post_processor adds more than %d tokens", TOK_MAX_POST);
+    return qn_err_set(err, QN_LIMIT, "tokenizer.json: post_processor adds more than %d tokens",
+                      TOK_MAX_POST);
 }
 
 /* A post-processor works on what the one before made: put `items` around it. */
@@ -25,17 +26,24 @@ static qn_code apply(qn_tokenizer *t, const tok_post_item *items, size_t n, qn_e
 }
 
 /* The ids of special token `name` in a template's table. */
-static qn_code template_special(const json_t *o, const char *name, tok_post_item *items, size_t *n, qn_err *err)
+static qn_code template_special(const json_t *o, const char *name, tok_post_item *items, size_t *n,
+                                qn_err *err)
 {
-    const json_t *ids = json_object_get(json_object_get(json_object_get(o, "special_tokens"), name), "ids");
+    const json_t *ids =
+        json_object_get(json_object_get(json_object_get(o, "special_tokens"), name), "ids");
     if (!json_is_array(ids)) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: post_processor.special_tokens lacks \"%.80s\" or its ids", name);
+        return qn_err_set(
+            err, QN_FORMAT,
+            "tokenizer.json: post_processor.special_tokens lacks \"%.80s\" or its ids", name);
     }
     for (size_t i = 0; i < json_array_size(ids); i++) {
         json_int_t id = json_integer_value(json_array_get(ids, i));
         if (!json_is_integer(json_array_get(ids, i)) || id < 0 || id >= TOK_MAX_IDS) {
-            return qn_err_set(err, QN_FORMAT, "tokenizer.json: post_processor.special_tokens \"%.80s\" has an id that is "
-                              "not a token id", name);
+            return qn_err_set(
+                err, QN_FORMAT,
+                "tokenizer.json: post_processor.special_tokens \"%.80s\" has an id that is "
+                "not a token id",
+                name);
         }
         if (*n == TOK_MAX_POST) return too_long(err);
         items[(*n)++] = (tok_post_item){false, (uint32_t)id};
@@ -50,7 +58,8 @@ static qn_code parse_template(qn_tokenizer *t, const json_t *o, qn_err *err)
     size_t n = 0;
     qn_code rc = QN_OK;
     if (!json_is_array(single)) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: post_processor.single is missing or not an array");
+        return qn_err_set(err, QN_FORMAT,
+                          "tokenizer.json: post_processor.single is missing or not an array");
     }
     for (size_t i = 0; i < json_array_size(single) && !rc; i++) {
         const json_t *part = json_array_get(single, i);
@@ -62,8 +71,11 @@ static qn_code parse_template(qn_tokenizer *t, const json_t *o, qn_err *err)
             if (n == TOK_MAX_POST) return too_long(err);
             items[n++] = (tok_post_item){true, 0};
         } else {
-            rc = qn_err_set(err, QN_FORMAT, "tokenizer.json: post_processor.single[%zu] must be a SpecialToken with an id "
-                            "or a Sequence", i);
+            rc = qn_err_set(
+                err, QN_FORMAT,
+                "tokenizer.json: post_processor.single[%zu] must be a SpecialToken with an id "
+                "or a Sequence",
+                i);
         }
     }
     return rc ? rc : apply(t, items, n, err);
@@ -74,7 +86,8 @@ static qn_code pair_id(const json_t *o, const char *key, uint32_t *id, qn_err *e
 {
     const json_t *v = json_array_get(json_object_get(o, key), 1);
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= TOK_MAX_IDS) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: post_processor.%s must be [token, id]", key);
+        return qn_err_set(err, QN_FORMAT, "tokenizer.json: post_processor.%s must be [token, id]",
+                          key);
     }
     *id = (uint32_t)json_integer_value(v);
     return QN_OK;
@@ -95,17 +108,22 @@ static qn_code add_posts(qn_tokenizer *t, const json_t *o, int depth, qn_err *er
     qn_code rc = tok_json_type(o, "post_processor", &type, err);
     if (rc) return rc;
     if (depth > TOK_MAX_DEPTH) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: post_processor has more than %d levels", TOK_MAX_DEPTH);
+        return qn_err_set(err, QN_LIMIT, "tokenizer.json: post_processor has more than %d levels",
+                          TOK_MAX_DEPTH);
     }
     if (!strcmp(type, "ByteLevel")) return QN_OK; /* moves offsets only */
     if (!strcmp(type, "TemplateProcessing")) return parse_template(t, o, err);
-    if (!strcmp(type, "BertProcessing") || !strcmp(type, "RobertaProcessing")) return parse_bert(t, o, err);
+    if (!strcmp(type, "BertProcessing") || !strcmp(type, "RobertaProcessing")) {
+        return parse_bert(t, o, err);
+    }
     if (strcmp(type, "Sequence")) {
-        return qn_err_set(err, QN_UNSUPPORTED, "tokenizer.json: not supported yet: post_processor \"%.60s\"", type);
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "tokenizer.json: not supported yet: post_processor \"%.60s\"", type);
     }
     const json_t *list = json_object_get(o, "processors");
     if (!json_is_array(list)) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: post_processor.processors is missing or not an array");
+        return qn_err_set(err, QN_FORMAT,
+                          "tokenizer.json: post_processor.processors is missing or not an array");
     }
     for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
         rc = add_posts(t, json_array_get(list, i), depth + 1, err);

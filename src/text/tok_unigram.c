@@ -23,8 +23,10 @@ typedef struct node {
 static qn_code read_entry(const json_t *e, size_t i, tok_entry *entry, double *score, qn_err *err)
 {
     const json_t *token = json_array_get(e, 0), *value = json_array_get(e, 1);
-    if (!json_is_string(token) || !json_is_number(value) || json_string_length(token) > TOK_MAX_TOKEN) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: model.vocab[%zu] must be [token, score]", i);
+    if (!json_is_string(token) || !json_is_number(value) ||
+        json_string_length(token) > TOK_MAX_TOKEN) {
+        return qn_err_set(err, QN_FORMAT, "tokenizer.json: model.vocab[%zu] must be [token, score]",
+                          i);
     }
     *entry = (tok_entry){{json_string_value(token), json_string_length(token)}, (uint32_t)i};
     *score = json_number_value(value);
@@ -35,11 +37,15 @@ static qn_code parse_vocab(qn_tokenizer *t, const json_t *vocab, qn_err *err)
 {
     size_t n = json_array_size(vocab);
     if (!n || n > TOK_MAX_IDS) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json: model.vocab has %zu tokens, it must have 1 to %d", n, TOK_MAX_IDS);
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer.json: model.vocab has %zu tokens, it must have 1 to %d", n,
+                          TOK_MAX_IDS);
     }
     tok_entry *entries = malloc(n * sizeof *entries);
     double *scores = t->owned[3] = malloc(n * sizeof *scores);
-    qn_code rc = entries && scores ? QN_OK : qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the vocabulary");
+    qn_code rc = entries && scores ? QN_OK
+                                   : qn_err_set(err, QN_NOMEM,
+                                                "tokenizer.json: out of memory for the vocabulary");
     for (size_t i = 0; i < n && !rc; i++) {
         rc = read_entry(json_array_get(vocab, i), i, &entries[i], &scores[i], err);
     }
@@ -53,11 +59,14 @@ qn_code tok_parse_unigram(qn_tokenizer *t, const json_t *model, qn_err *err)
 {
     tok_model *m = &t->model;
     qn_code rc = m->vocab.slots ? QN_OK : parse_vocab(t, json_object_get(model, "vocab"), err);
-    if (!rc && !m->vocab.scores) rc = qn_err_set(err, QN_FORMAT, "tokenizer.json: model.vocab has no scores");
+    if (!rc && !m->vocab.scores) {
+        rc = qn_err_set(err, QN_FORMAT, "tokenizer.json: model.vocab has no scores");
+    }
     if (!rc) rc = tok_json_bool(model, "model", "byte_fallback", false, &m->byte_fallback, err);
     if (!rc) rc = tok_json_u32(model, "model", "unk_id", QN_NO_TOKEN, &m->unk, err);
     if (!rc && m->unk != QN_NO_TOKEN && m->unk >= m->vocab.n_ids) {
-        rc = qn_err_set(err, QN_FORMAT, "tokenizer.json: model.unk_id is %u, the vocabulary has %u tokens", m->unk,
+        rc = qn_err_set(err, QN_FORMAT,
+                        "tokenizer.json: model.unk_id is %u, the vocabulary has %u tokens", m->unk,
                         m->vocab.n_ids);
     }
     double lowest = rc ? 0 : m->vocab.scores[0];
@@ -106,7 +115,9 @@ static bool offer_tokens(const tok_model *m, tok_str s, size_t at, size_t char_l
 
 static qn_code no_unk(qn_err *err)
 {
-    return qn_err_set(err, QN_FORMAT, "tokenizer.json: the text needs the unknown token and model.unk_id is not set");
+    return qn_err_set(
+        err, QN_FORMAT,
+        "tokenizer.json: the text needs the unknown token and model.unk_id is not set");
 }
 
 static qn_code find_path(const tok_model *m, tok_str s, node *best, qn_err *err)
@@ -142,7 +153,8 @@ static qn_code put_token(const tok_model *m, tok_str s, qn_ids *out, qn_err *err
     return QN_OK;
 }
 
-qn_code tok_unigram_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err)
+qn_code tok_unigram_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out,
+                           qn_err *err)
 {
     const tok_model *m = &t->model;
     if (!piece.n) return QN_OK;

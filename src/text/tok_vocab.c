@@ -32,14 +32,16 @@ static uint32_t slots_for(size_t n)
 }
 
 /* Token lengths to offsets; an id that appears twice keeps its last token, as a JSON map would. */
-static qn_code lay_out(uint32_t *offs, const tok_entry **by_id, uint32_t n_ids, size_t *bytes, qn_err *err)
+static qn_code lay_out(uint32_t *offs, const tok_entry **by_id, uint32_t n_ids, size_t *bytes,
+                       qn_err *err)
 {
     size_t at = 0;
     for (uint32_t id = 0; id < n_ids; id++) {
         offs[id] = (uint32_t)at;
         if (by_id[id]) at += by_id[id]->token.n + 1;
         if (at > UINT32_MAX / 2) {
-            return qn_err_set(err, QN_LIMIT, "tokenizer.json: model.vocab holds more than 2 GiB of text");
+            return qn_err_set(err, QN_LIMIT,
+                              "tokenizer.json: model.vocab holds more than 2 GiB of text");
         }
     }
     offs[n_ids] = (uint32_t)at;
@@ -52,7 +54,8 @@ static bool same_token(tok_str a, tok_str b)
     return a.n == b.n && !memcmp(a.s, b.s, a.n);
 }
 
-static void fill(qn_tokenizer *t, const tok_entry **by_id, uint32_t *offs, char *text, uint32_t *slots)
+static void fill(qn_tokenizer *t, const tok_entry **by_id, uint32_t *offs, char *text,
+                 uint32_t *slots)
 {
     tok_vocab *v = &t->model.vocab;
     for (uint32_t id = 0; id < v->n_ids; id++) {
@@ -62,7 +65,9 @@ static void fill(qn_tokenizer *t, const tok_entry **by_id, uint32_t *offs, char 
         text[offs[id] + tk.n] = '\0';
         uint32_t at = (uint32_t)qn_hash64(tk.s, tk.n, 0) & v->slot_mask;
         /* A text that appears twice belongs to the later id. */
-        while (slots[at] && !same_token(by_id[slots[at] - 1]->token, tk)) at = (at + 1) & v->slot_mask;
+        while (slots[at] && !same_token(by_id[slots[at] - 1]->token, tk)) {
+            at = (at + 1) & v->slot_mask;
+        }
         slots[at] = id + 1;
         if (tk.n > t->model.max_token) t->model.max_token = tk.n;
     }
@@ -98,5 +103,6 @@ qn_code tok_vocab_build(qn_tokenizer *t, const tok_entry *entries, size_t n, qn_
     v->slots = slots;
 done:
     free(by_id);
-    return rc == QN_NOMEM ? qn_err_set(err, rc, "tokenizer.json: out of memory for the vocabulary") : rc;
+    return rc == QN_NOMEM ? qn_err_set(err, rc, "tokenizer.json: out of memory for the vocabulary")
+                          : rc;
 }

@@ -7,7 +7,8 @@
 static qn_code put_unk(const tok_model *m, qn_ids *out, qn_err *err)
 {
     if (m->unk == QN_NO_TOKEN) {
-        return qn_err_set(err, QN_FORMAT, "tokenizer.json: model.unk_token \"%s\" is not in model.vocab",
+        return qn_err_set(err, QN_FORMAT,
+                          "tokenizer.json: model.unk_token \"%s\" is not in model.vocab",
                           m->unk_token.s ? m->unk_token.s : "");
     }
     qn_ids_put(out, &m->unk, 1);
@@ -15,7 +16,8 @@ static qn_code put_unk(const tok_model *m, qn_ids *out, qn_err *err)
 }
 
 /* The longest entry that s[from..n) starts with, with the continuation prefix unless from is 0. */
-static uint32_t longest_prefix(const tok_model *m, tok_scratch *sc, tok_str s, size_t from, size_t *end)
+static uint32_t longest_prefix(const tok_model *m, tok_scratch *sc, tok_str s, size_t from,
+                               size_t *end)
 {
     size_t prefix = from ? m->prefix.n : 0;
     size_t stop = s.n - from > m->max_token ? from + m->max_token : s.n;
@@ -40,7 +42,8 @@ static size_t count_chars(tok_str s)
     return n;
 }
 
-qn_code tok_wordpiece_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out, qn_err *err)
+qn_code tok_wordpiece_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece, qn_ids *out,
+                             qn_err *err)
 {
     const tok_model *m = &t->model;
     size_t before = out->len;

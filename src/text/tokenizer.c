@@ -28,7 +28,9 @@ static qn_code parse_config(qn_tokenizer *t, const char *json, size_t n, qn_err 
 {
     json_error_t e;
     if (n > TOK_MAX_CONFIG) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer_config.json has %zu bytes, more than the limit of %d", n, TOK_MAX_CONFIG);
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer_config.json has %zu bytes, more than the limit of %d", n,
+                          TOK_MAX_CONFIG);
     }
     t->config = json_loadb(json, n, JSON_ALLOW_NUL, &e);
     if (!t->config && json_error_code(&e) == json_error_numeric_overflow) {
@@ -47,7 +49,9 @@ static qn_code parse_config(qn_tokenizer *t, const char *json, size_t n, qn_err 
 static qn_code build(qn_tokenizer *t, const json_t *root, qn_err *err)
 {
     qn_code rc;
-    if (!json_is_object(root)) return qn_err_set(err, QN_FORMAT, "tokenizer.json is not a JSON object");
+    if (!json_is_object(root)) {
+        return qn_err_set(err, QN_FORMAT, "tokenizer.json is not a JSON object");
+    }
     if ((rc = tok_parse_model(t, json_object_get(root, "model"), err))) return rc;
     if ((rc = tok_parse_norm(t, json_object_get(root, "normalizer"), err))) return rc;
     if ((rc = tok_parse_pre(t, json_object_get(root, "pre_tokenizer"), err))) return rc;
@@ -62,11 +66,13 @@ static qn_code load_json(const char *json, size_t n, json_t **root, qn_err *err)
 {
     json_error_t e;
     if (n > TOK_MAX_FILE) {
-        return qn_err_set(err, QN_LIMIT, "tokenizer.json has %zu bytes, more than the limit of %d", n, TOK_MAX_FILE);
+        return qn_err_set(err, QN_LIMIT, "tokenizer.json has %zu bytes, more than the limit of %d",
+                          n, TOK_MAX_FILE);
     }
     *root = json_loadb(json, n, JSON_ALLOW_NUL, &e);
     if (*root) return QN_OK;
-    return qn_err_set(err, QN_FORMAT, "tokenizer.json: not valid JSON at line %d, column %d: %s", e.line, e.column, e.text);
+    return qn_err_set(err, QN_FORMAT, "tokenizer.json: not valid JSON at line %d, column %d: %s",
+                      e.line, e.column, e.text);
 }
 
 /* From the cache where there is one, else from the text, which then leaves a cache behind. */
@@ -87,8 +93,8 @@ static qn_code read_json(qn_tokenizer *t, const char *json, size_t n, bool cache
     return rc;
 }
 
-static qn_code open_bytes(qn_tokenizer **out, const char *json, size_t n, const char *config, size_t n_config, bool cache,
-                          qn_err *err)
+static qn_code open_bytes(qn_tokenizer **out, const char *json, size_t n, const char *config,
+                          size_t n_config, bool cache, qn_err *err)
 {
     *out = NULL;
     qn_tokenizer *t = calloc(1, sizeof *t);
@@ -106,8 +112,8 @@ static qn_code open_bytes(qn_tokenizer **out, const char *json, size_t n, const 
     return QN_OK;
 }
 
-qn_code qn_tokenizer_parse(qn_tokenizer **out, const char *json, size_t n, const char *config, size_t n_config,
-                           qn_err *err)
+qn_code qn_tokenizer_parse(qn_tokenizer **out, const char *json, size_t n, const char *config,
+                           size_t n_config, qn_err *err)
 {
     return open_bytes(out, json, n, config, n_config, false, err);
 }
@@ -132,8 +138,8 @@ qn_code qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_err *err)
     if (!rc && has_config) rc = qn_map_open(&config, config_file, err);
     if (!rc) {
         rc = open_bytes(out, json.data ? (const char *)json.data : "", json.size,
-                        has_config ? (config.data ? (const char *)config.data : "") : NULL, config.size,
-                        json.size >= TOK_CACHE_FROM, err);
+                        has_config ? (config.data ? (const char *)config.data : "") : NULL,
+                        config.size, json.size >= TOK_CACHE_FROM, err);
         if (rc) qn_err_prefix(err, "%s", path);
     }
     qn_map_close(&json);
@@ -180,7 +186,9 @@ uint32_t qn_tokenizer_find(const qn_tokenizer *t, const char *token, size_t n)
     uint32_t id = tok_vocab_find(&t->model.vocab, token, n);
     if (id != QN_NO_TOKEN) return id;
     for (size_t i = 0; i < t->n_added; i++) {
-        if (t->added[i].content.n == n && !memcmp(t->added[i].content.s, token, n)) return t->added[i].id;
+        if (t->added[i].content.n == n && !memcmp(t->added[i].content.s, token, n)) {
+            return t->added[i].id;
+        }
     }
     return QN_NO_TOKEN;
 }

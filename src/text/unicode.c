@@ -11,7 +11,8 @@ enum { BLOCK_SHIFT = 7, BLOCK_MASK = 127 };
 qn_ucat qn_ucat_of(unsigned cp)
 {
     if (cp > 0x10FFFF) return QN_CN;
-    return (qn_ucat)cat_blocks[((unsigned)cat_index[cp >> BLOCK_SHIFT] << BLOCK_SHIFT) + (cp & BLOCK_MASK)];
+    return (qn_ucat)
+        cat_blocks[((unsigned)cat_index[cp >> BLOCK_SHIFT] << BLOCK_SHIFT) + (cp & BLOCK_MASK)];
 }
 
 bool qn_ucat_in(unsigned cp, unsigned mask)
@@ -27,7 +28,8 @@ bool qn_uchar_is_space(unsigned cp)
 
 bool qn_uchar_is_word(unsigned cp)
 {
-    const unsigned mask = QN_U_LETTER | QN_U_MARK | QN_UBIT(QN_ND) | QN_UBIT(QN_NL) | QN_UBIT(QN_PC);
+    const unsigned mask =
+        QN_U_LETTER | QN_U_MARK | QN_UBIT(QN_ND) | QN_UBIT(QN_NL) | QN_UBIT(QN_PC);
     if (qn_ucat_in(cp, mask)) return true;
     if (cp == 0x200C || cp == 0x200D) return true; /* joiners */
     /* Symbols that Unicode calls alphabetic: circled and squared letters. */
@@ -38,7 +40,8 @@ bool qn_uchar_is_word(unsigned cp)
 bool qn_uchar_is_numeric(unsigned cp)
 {
     /* The last two ranges are digits of Unicode 17, which the oracle's Digits already knows. */
-    return qn_ucat_in(cp, QN_U_NUMBER) || (cp >= 0x11DE0 && cp <= 0x11DE9) || (cp >= 0x16FF4 && cp <= 0x16FF6);
+    return qn_ucat_in(cp, QN_U_NUMBER) || (cp >= 0x11DE0 && cp <= 0x11DE9) ||
+           (cp >= 0x16FF4 && cp <= 0x16FF6);
 }
 
 static bool in_ranges(unsigned cp, const uint32_t *v, size_t n)

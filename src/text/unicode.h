@@ -14,9 +14,37 @@
 
 /* General categories, in the order of the generated table. */
 typedef enum qn_ucat {
-    QN_CN, QN_LU, QN_LL, QN_LT, QN_LM, QN_LO, QN_MN, QN_MC, QN_ME, QN_ND, QN_NL, QN_NO, QN_PC, QN_PD,
-    QN_PS, QN_PE, QN_PI, QN_PF, QN_PO, QN_SM, QN_SC, QN_SK, QN_SO, QN_ZS, QN_ZL, QN_ZP, QN_CC, QN_CF,
-    QN_CO, QN_CS, QN_UCAT_COUNT
+    QN_CN,
+    QN_LU,
+    QN_LL,
+    QN_LT,
+    QN_LM,
+    QN_LO,
+    QN_MN,
+    QN_MC,
+    QN_ME,
+    QN_ND,
+    QN_NL,
+    QN_NO,
+    QN_PC,
+    QN_PD,
+    QN_PS,
+    QN_PE,
+    QN_PI,
+    QN_PF,
+    QN_PO,
+    QN_SM,
+    QN_SC,
+    QN_SK,
+    QN_SO,
+    QN_ZS,
+    QN_ZL,
+    QN_ZP,
+    QN_CC,
+    QN_CF,
+    QN_CO,
+    QN_CS,
+    QN_UCAT_COUNT
 } qn_ucat;
 
 /* Sets of categories as bit masks. */
@@ -57,8 +85,8 @@ bool qn_uchar_is_punct(unsigned cp);
  * them alone (no failure). */
 bool qn_uchar_is_late(unsigned cp);
 
-/* What the StripAccents and the Bert normalizer remove: marks as their Unicode versions know them (no
- * failure). */
+/* What the StripAccents and the Bert normalizer remove: marks as their Unicode versions know them
+ * (no failure). */
 bool qn_uchar_is_accent(unsigned cp);
 bool qn_uchar_is_bert_accent(unsigned cp);
 

@@ -1,5 +1,5 @@
-/* text_tokcache_fuzz.c - the tokenizer cache file: whatever its bytes, it is refused or safe to use.
- * The hash is set right first, so that the checks behind it are reached. */
+/* text_tokcache_fuzz.c - the tokenizer cache file: whatever its bytes, it is refused or safe to
+ * use. The hash is set right first, so that the checks behind it are reached. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* text_tokenizer_fuzz.c - tokenizer.json from anywhere: it opens or says why, and an open one encodes
- * and decodes without a fault. Input: a tokenizer.json, a NUL byte, a text. */
+/* text_tokenizer_fuzz.c - tokenizer.json from anywhere: it opens or says why, and an open one
+ * encodes and decodes without a fault. Input: a tokenizer.json, a NUL byte, a text. */
 #include <stdint.h>
 #include <string.h>
 

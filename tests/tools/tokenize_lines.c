@@ -76,7 +76,9 @@ static void run_line(const qn_tokenizer *t, const options *o, const json_t *s, d
     qn_err err = {0};
     for (int i = 0; i < (o->bench ? o->bench : 1); i++) {
         ids.len = 0;
-        if (qn_tokenizer_encode(t, json_string_value(s), json_string_length(s), o->flags, &ids, &err)) fail(&err);
+        if (qn_tokenizer_encode(t, json_string_value(s), json_string_length(s), o->flags, &ids,
+                                &err))
+            fail(&err);
         *bytes += (double)json_string_length(s);
     }
     if (!o->bench) print_line(t, o, &ids);
@@ -101,7 +103,8 @@ int main(int argc, char **argv)
     qn_err err = {0};
     qn_tokenizer *t;
     if (argc < 2) {
-        fprintf(stderr, "usage: tokenize_lines TOKENIZER [special] [plain] [decode] [stream] [bench N] < lines\n");
+        fprintf(stderr, "usage: tokenize_lines TOKENIZER [special] [plain] [decode] [stream] "
+                        "[bench N] < lines\n");
         return 2;
     }
     options o = parse_options(argc, argv);
@@ -122,7 +125,10 @@ int main(int argc, char **argv)
         busy += cpu_ms() - t0;
         json_decref(s);
     }
-    if (o.bench) printf("open %.1f ms, %.0f bytes in %.1f ms: %.1f MB/s\n", opened, bytes, busy, bytes / busy / 1000);
+    if (o.bench) {
+        printf("open %.1f ms, %.0f bytes in %.1f ms: %.1f MB/s\n", opened, bytes, busy,
+               bytes / busy / 1000);
+    }
     free(line);
     qn_tokenizer_close(t);
     return 0;
