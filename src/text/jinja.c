@@ -11,6 +11,8 @@ struct qn_template {
     qn_jtree tree;
     int64_t (*clock)(void *arg);
     void *clock_arg;
+    int64_t max_steps;
+    size_t max_memory;
 };
 
 static int64_t system_clock(void *arg)
@@ -36,18 +38,23 @@ static bool copy_source(qn_jtree *t, const char *source, size_t size)
     return true;
 }
 
-qn_code qn_template_compile(qn_template **out, const char *source, size_t size, const char *name, qn_err *err)
+qn_code qn_template_compile(qn_template **out, const char *source, size_t size, const char *name,
+                            qn_err *err)
 {
     *out = NULL;
     if (size > QN_J_MAX_SOURCE)
-        return qn_err_set(err, QN_LIMIT, "%s: a template may have %d bytes, this one has %zu", name, QN_J_MAX_SOURCE, size);
-    if (!qn_utf8_valid(source, size)) return qn_err_set(err, QN_INVALID, "%s: the template is not UTF-8", name);
+        return qn_err_set(err, QN_LIMIT, "%s: a template may have %d bytes, this one has %zu", name,
+                          QN_J_MAX_SOURCE, size);
+    if (!qn_utf8_valid(source, size))
+        return qn_err_set(err, QN_INVALID, "%s: the template is not UTF-8", name);
     qn_template *t = calloc(1, sizeof *t);
     if (!t) return qn_err_set(err, QN_NOMEM, "template: out of memory");
     t->clock = system_clock;
+    qn_template_set_limits(t, 0, 0);
     t->tree.name = qn_arena_dup(&t->tree.arena, name, strlen(name));
     qn_code rc = QN_OK;
-    if (!t->tree.name || !copy_source(&t->tree, source, size)) rc = qn_err_set(err, QN_NOMEM, "template: out of memory");
+    if (!t->tree.name || !copy_source(&t->tree, source, size))
+        rc = qn_err_set(err, QN_NOMEM, "template: out of memory");
     if (!rc) rc = qn_jparse(&t->tree, err);
     if (!rc) rc = qn_jresolve(&t->tree, err);
     if (rc) {
@@ -65,6 +72,12 @@ void qn_template_free(qn_template *t)
     free(t);
 }
 
+void qn_template_set_limits(qn_template *t, int64_t steps, size_t memory_bytes)
+{
+    t->max_steps = steps ? steps : QN_J_MAX_STEPS;
+    t->max_memory = memory_bytes ? memory_bytes : QN_J_MAX_MEMORY;
+}
+
 void qn_template_set_clock(qn_template *t, int64_t (*clock)(void *arg), void *arg)
 {
     t->clock = clock ? clock : system_clock;
@@ -75,11 +88,16 @@ qn_code qn_template_render(const qn_template *t, const json_t *vars, qn_buf *out
 {
     qn_err local = {0};
     qn_buf text = {0};
-    qn_jrun run = {.tree = &t->tree, .err = &local, .line = 1, .out = &text, .clock = t->clock, .clock_arg = t->clock_arg};
-    run.arena.limit_bytes = QN_J_MAX_MEMORY;
+    qn_jrun run = {
+        .tree = &t->tree, .err = &local, .line = 1, .out = &text,
+        .clock = t->clock, .clock_arg = t->clock_arg,
+        .max_steps = t->max_steps, .max_memory = t->max_memory,
+    };
+    run.arena.limit_bytes = run.max_memory;
     qn_jval context = qn_jdict_new(&run), given = qn_jdict_new(&run);
     if (vars && !run.failed) given = qn_jfrom_json(&run, vars, 0);
-    if (!run.failed && given.type != QN_J_DICT) qn_jfail(&run, "the variables must be a JSON object");
+    if (!run.failed && given.type != QN_J_DICT)
+        qn_jfail(&run, "the variables must be a JSON object");
     if (!run.failed) {
         run.context = context.dict;
         run.vars = given.dict;

@@ -37,24 +37,29 @@ typedef enum qn_jkind {
     QN_JN_BINARY,  /* a op b */
     QN_JN_COMPARE, /* a op list[0] op list[1] ...; ops */
     QN_JN_CONCAT,  /* list */
-    QN_JN_AND, QN_JN_OR, /* a, b */
-    QN_JN_NOT, QN_JN_NEG, QN_JN_POS, /* a */
-    QN_JN_COND,    /* a if b else c; c NULL: undefined */
+    QN_JN_AND,
+    QN_JN_OR, /* a, b */
+    QN_JN_NOT,
+    QN_JN_NEG,
+    QN_JN_POS,  /* a */
+    QN_JN_COND, /* a if b else c; c NULL: undefined */
     /* statements */
-    QN_JN_TEXT,    /* value */
-    QN_JN_PRINT,   /* list */
-    QN_JN_IF,      /* a: test; body; orelse */
-    QN_JN_FOR,     /* a: target, b: iterable, c: test; body; orelse; scope, scope2 (else), scope3 (test) */
-    QN_JN_SET,     /* a: target, b: value */
-    QN_JN_SETBLOCK, /* a: target, b: filter or NULL; body; scope */
-    QN_JN_MACRO,   /* name; list: parameters, defaults; body; scope */
-    QN_JN_CALLBLOCK, /* a: call; otherwise as a macro */
+    QN_JN_TEXT,  /* value */
+    QN_JN_PRINT, /* list */
+    QN_JN_IF,    /* a: test; body; orelse */
+    QN_JN_FOR, /* a: target, b: iterable, c: test; body; orelse; scope, scope2 (else), scope3 (test)
+                */
+    QN_JN_SET, /* a: target, b: value */
+    QN_JN_SETBLOCK,    /* a: target, b: filter or NULL; body; scope */
+    QN_JN_MACRO,       /* name; list: parameters, defaults; body; scope */
+    QN_JN_CALLBLOCK,   /* a: call; otherwise as a macro */
     QN_JN_FILTERBLOCK, /* b: filter; body; scope */
-    QN_JN_WITH,    /* list: targets, list2: values; body; scope */
-    QN_JN_BLOCK,   /* body; scope */
-    QN_JN_GENERATION, /* body; scope */
-    QN_JN_BREAK, QN_JN_CONTINUE,
-    QN_JN_LOAD      /* include and its kin: an error when it is reached */
+    QN_JN_WITH,        /* list: targets, list2: values; body; scope */
+    QN_JN_BLOCK,       /* body; scope */
+    QN_JN_GENERATION,  /* body; scope */
+    QN_JN_BREAK,
+    QN_JN_CONTINUE,
+    QN_JN_LOAD /* include and its kin: an error when it is reached */
 } qn_jkind;
 
 typedef struct qn_jnode qn_jnode;
@@ -91,7 +96,7 @@ typedef struct qn_jscope {
     struct qn_jscope *parent;
     qn_jsymbol *sym; /* slot i holds sym[i] */
     size_t n, cap;
-    int loop_slot;                                /* slot of `loop`, -1 if the body does not use it */
+    int loop_slot; /* slot of `loop`, -1 if the body does not use it */
     int caller_slot, kwargs_slot, varargs_slot;   /* macros; -1 if not used */
     bool explicit_caller;                         /* `caller` is a declared parameter */
     bool toplevel;                                /* assignments here are exported to macros */

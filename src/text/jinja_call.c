@@ -23,7 +23,8 @@ bool qn_jstep(qn_jrun *run, int64_t n)
 {
     if (run->failed) return false;
     run->steps += n < 0 ? 0 : n;
-    if (run->steps > QN_J_MAX_STEPS) qn_jfail(run, "the template takes more than %d steps", QN_J_MAX_STEPS);
+    if (run->steps > run->max_steps)
+        qn_jfail(run, "the template takes more than %lld steps", (long long)run->max_steps);
     return !run->failed;
 }
 
@@ -32,7 +33,8 @@ bool qn_jenter(qn_jrun *run)
     if (run->failed) return false;
     if (++run->depth <= QN_J_MAX_DEPTH) return true;
     run->depth--;
-    qn_jfail(run, "nested more than %d levels deep (does a macro call itself without end?)", QN_J_MAX_DEPTH);
+    qn_jfail(run, "nested more than %d levels deep (does a macro call itself without end?)",
+             QN_J_MAX_DEPTH);
     return false;
 }
 
@@ -74,8 +76,8 @@ static bool bind(qn_jrun *run, const qn_jfn *fn, qn_jcall *c)
             c->a[at] = c->kw[i].value;
             continue;
         }
-        qn_jfail(run, at < 0 ? "%s has no keyword argument '%.*s'" : "%s got two values for '%.*s'", fn->name,
-                 (int)c->kw[i].name->n, c->kw[i].name->p);
+        qn_jfail(run, at < 0 ? "%s has no keyword argument '%.*s'" : "%s got two values for '%.*s'",
+                 fn->name, (int)c->kw[i].name->n, c->kw[i].name->p);
         return false;
     }
     for (size_t i = 0; i < fn->required; i++) {
@@ -147,7 +149,8 @@ static int64_t loop_length(qn_jrun *run, qn_jloop *l)
         if (qn_jlength(run, l->iterable, &n)) l->length = (int64_t)n;
     } else { /* a generator: read the rest */
         qn_jval rest = qn_jlist_new(run, QN_J_LIST, 0), item;
-        while (!run->failed && qn_jiter_next(run, &l->it, &item)) qn_jlist_add(run, rest.list, item);
+        while (!run->failed && qn_jiter_next(run, &l->it, &item))
+            qn_jlist_add(run, rest.list, item);
         if (run->failed) return 0;
         l->length = (int64_t)rest.list->n + l->index0 + 1 + l->has_after;
         if (!l->has_after) l->at_end = false;
@@ -168,7 +171,8 @@ static qn_jval loop_changed(qn_jrun *run, qn_jval self, qn_jcall *c)
     if (c->n_kw) return qn_jfail(run, "loop.changed takes no keyword arguments");
     qn_jval now = qn_jtuple(run, c->pos, c->n_pos);
     if (run->failed) return now;
-    if (self.loop->changed.type != QN_J_MISSING && qn_jequal(run, self.loop->changed, now)) return qn_jbool(false);
+    if (self.loop->changed.type != QN_J_MISSING && qn_jequal(run, self.loop->changed, now))
+        return qn_jbool(false);
     self.loop->changed = now;
     return qn_jbool(true);
 }
@@ -197,8 +201,10 @@ qn_jval qn_jloop_attr(qn_jrun *run, qn_jval loop, const char *name, size_t n)
     if (qn_jstr_is(&s, "revindex0")) return qn_jint(loop_length(run, l) - l->index0 - 1);
     if (qn_jstr_is(&s, "depth")) return qn_jint(l->depth0 + 1);
     if (qn_jstr_is(&s, "depth0")) return qn_jint(l->depth0);
-    if (qn_jstr_is(&s, "previtem")) return l->index0 == 0 ? qn_jundef("there is no previous item") : l->before;
-    if (qn_jstr_is(&s, "nextitem")) return peek(run, l) ? l->after : qn_jundef("there is no next item");
+    if (qn_jstr_is(&s, "previtem"))
+        return l->index0 == 0 ? qn_jundef("there is no previous item") : l->before;
+    if (qn_jstr_is(&s, "nextitem"))
+        return peek(run, l) ? l->after : qn_jundef("there is no next item");
     if (qn_jstr_is(&s, "cycle")) return loop_method(run, loop, &cycle);
     if (qn_jstr_is(&s, "changed")) return loop_method(run, loop, &changed);
     return qn_jmissing();

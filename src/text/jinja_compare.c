@@ -13,12 +13,13 @@
 const char *qn_jtype_name(qn_jval v)
 {
     static const char *const names[] = {
-        [QN_J_UNDEF] = "Undefined", [QN_J_MISSING] = "Undefined", [QN_J_NONE] = "NoneType", [QN_J_BOOL] = "bool",
-        [QN_J_INT] = "int", [QN_J_FLOAT] = "float", [QN_J_STR] = "str", [QN_J_LIST] = "list",
-        [QN_J_TUPLE] = "tuple", [QN_J_DICT] = "dict", [QN_J_VIEW] = "dict view", [QN_J_RANGE] = "range",
-        [QN_J_ITER] = "generator", [QN_J_MACRO] = "Macro", [QN_J_NAMESPACE] = "Namespace",
-        [QN_J_LOOP] = "LoopContext", [QN_J_METHOD] = "method", [QN_J_FUNC] = "function",
-        [QN_J_CYCLER] = "Cycler", [QN_J_JOINER] = "Joiner",
+        [QN_J_UNDEF] = "Undefined",  [QN_J_MISSING] = "Undefined", [QN_J_NONE] = "NoneType",
+        [QN_J_BOOL] = "bool",        [QN_J_INT] = "int",           [QN_J_FLOAT] = "float",
+        [QN_J_STR] = "str",          [QN_J_LIST] = "list",         [QN_J_TUPLE] = "tuple",
+        [QN_J_DICT] = "dict",        [QN_J_VIEW] = "dict view",    [QN_J_RANGE] = "range",
+        [QN_J_ITER] = "generator",   [QN_J_MACRO] = "Macro",       [QN_J_NAMESPACE] = "Namespace",
+        [QN_J_LOOP] = "LoopContext", [QN_J_METHOD] = "method",     [QN_J_FUNC] = "function",
+        [QN_J_CYCLER] = "Cycler",    [QN_J_JOINER] = "Joiner",
     };
     return names[v.type];
 }
@@ -28,7 +29,8 @@ static bool equal_lists(qn_jrun *run, const qn_jlist *a, const qn_jlist *b)
     if (a == b) return true;
     if (a->n != b->n || !qn_jenter(run)) return false;
     bool same = true;
-    for (size_t i = 0; i < a->n && same; i++) same = qn_jstep(run, 1) && qn_jequal(run, a->v[i], b->v[i]);
+    for (size_t i = 0; i < a->n && same; i++)
+        same = qn_jstep(run, 1) && qn_jequal(run, a->v[i], b->v[i]);
     run->depth--;
     return same;
 }
@@ -48,7 +50,8 @@ static bool equal_dicts(qn_jrun *run, const qn_jdict *a, const qn_jdict *b)
 
 static bool equal_ranges(const qn_jrange *a, const qn_jrange *b)
 {
-    return a->n == b->n && (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
+    return a->n == b->n &&
+           (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
 }
 
 /* Compare an int64 with a double without losing bits of either. Returns 2 for NaN. */
@@ -148,7 +151,9 @@ bool qn_jcompare(qn_jrun *run, qn_jval a, qn_jval b, const char *op, int *order)
     }
     if (a.type == QN_J_UNDEF) qn_jfail_undef(run, a);
     else if (b.type == QN_J_UNDEF) qn_jfail_undef(run, b);
-    else qn_jfail(run, "'%s' not supported between instances of '%s' and '%s'", op, qn_jtype_name(a), qn_jtype_name(b));
+    else
+        qn_jfail(run, "'%s' not supported between instances of '%s' and '%s'", op, qn_jtype_name(a),
+                 qn_jtype_name(b));
     return false;
 }
 
@@ -156,7 +161,8 @@ bool qn_jcontains(qn_jrun *run, qn_jval hay, qn_jval needle)
 {
     if (hay.type == QN_J_STR) {
         if (needle.type != QN_J_STR) {
-            qn_jfail(run, "'in <string>' requires a string as left operand, not %s", qn_jtype_name(needle));
+            qn_jfail(run, "'in <string>' requires a string as left operand, not %s",
+                     qn_jtype_name(needle));
             return false;
         }
         return needle.s->n == 0 || memmem(hay.s->p, hay.s->n, needle.s->p, needle.s->n) != NULL;

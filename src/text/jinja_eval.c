@@ -16,7 +16,8 @@ static qn_jval fail_operands(qn_jrun *run, const char *op, qn_jval a, qn_jval b)
 {
     if (a.type == QN_J_UNDEF) return qn_jfail_undef(run, a);
     if (b.type == QN_J_UNDEF) return qn_jfail_undef(run, b);
-    return qn_jfail(run, "unsupported operand types for %s: '%s' and '%s'", op, qn_jtype_name(a), qn_jtype_name(b));
+    return qn_jfail(run, "unsupported operand types for %s: '%s' and '%s'", op, qn_jtype_name(a),
+                    qn_jtype_name(b));
 }
 
 static qn_jval overflow(qn_jrun *run) { return qn_jfail(run, "an integer does not fit 64 bits"); }
@@ -51,19 +52,22 @@ qn_jval qn_jadd(qn_jrun *run, qn_jval a, qn_jval b)
 {
     if (qn_jis_int(a) && qn_jis_int(b)) {
         int64_t r;
-        return __builtin_add_overflow(qn_jas_int(a), qn_jas_int(b), &r) ? overflow(run) : qn_jint(r);
+        return __builtin_add_overflow(qn_jas_int(a), qn_jas_int(b), &r) ? overflow(run)
+                                                                        : qn_jint(r);
     }
     if (qn_jis_number(a) && qn_jis_number(b)) return qn_jfloat(qn_jas_float(a) + qn_jas_float(b));
     if (a.type == QN_J_STR && b.type == QN_J_STR) return concat_strings(run, a, b);
-    if (a.type == b.type && (a.type == QN_J_LIST || a.type == QN_J_TUPLE)) return concat_lists(run, a, b);
+    if (a.type == b.type && (a.type == QN_J_LIST || a.type == QN_J_TUPLE))
+        return concat_lists(run, a, b);
     return fail_operands(run, "+", a, b);
 }
 
 static qn_jval repeat(qn_jrun *run, qn_jval v, int64_t times)
 {
-    size_t n = v.type == QN_J_STR ? v.s->n : v.list->n, unit = v.type == QN_J_STR ? 1 : sizeof(qn_jval), total;
+    size_t n = v.type == QN_J_STR ? v.s->n : v.list->n,
+           unit = v.type == QN_J_STR ? 1 : sizeof(qn_jval), total;
     if (times < 0) times = 0;
-    if (qn_mul_size(n, (size_t)times, &total) || total > QN_J_MAX_MEMORY) {
+    if (qn_mul_size(n, (size_t)times, &total) || total > run->max_memory) {
         qn_jtake(run, SIZE_MAX / 4, 1);
         return qn_jundef(NULL);
     }
@@ -82,13 +86,17 @@ static qn_jval repeat(qn_jrun *run, qn_jval v, int64_t times)
     return l;
 }
 
-static bool repeatable(qn_jval v) { return v.type == QN_J_STR || v.type == QN_J_LIST || v.type == QN_J_TUPLE; }
+static bool repeatable(qn_jval v)
+{
+    return v.type == QN_J_STR || v.type == QN_J_LIST || v.type == QN_J_TUPLE;
+}
 
 static qn_jval multiply(qn_jrun *run, qn_jval a, qn_jval b)
 {
     if (qn_jis_int(a) && qn_jis_int(b)) {
         int64_t r;
-        return __builtin_mul_overflow(qn_jas_int(a), qn_jas_int(b), &r) ? overflow(run) : qn_jint(r);
+        return __builtin_mul_overflow(qn_jas_int(a), qn_jas_int(b), &r) ? overflow(run)
+                                                                        : qn_jint(r);
     }
     if (qn_jis_number(a) && qn_jis_number(b)) return qn_jfloat(qn_jas_float(a) * qn_jas_float(b));
     if (repeatable(a) && qn_jis_int(b)) return repeat(run, a, qn_jas_int(b));
@@ -143,9 +151,11 @@ static qn_jval power(qn_jrun *run, qn_jval a, qn_jval b)
     }
     double x = qn_jas_float(a), y = qn_jas_float(b);
     if (x == 0 && y < 0) return qn_jfail(run, "0.0 cannot be raised to a negative power");
-    if (x < 0 && isfinite(y) && y != floor(y)) return qn_jfail(run, "not supported yet: complex numbers");
+    if (x < 0 && isfinite(y) && y != floor(y))
+        return qn_jfail(run, "not supported yet: complex numbers");
     double r = pow(x, y);
-    if (isinf(r) && isfinite(x) && isfinite(y)) return qn_jfail(run, "the result of ** is too large");
+    if (isinf(r) && isfinite(x) && isfinite(y))
+        return qn_jfail(run, "the result of ** is too large");
     return qn_jfloat(r);
 }
 
@@ -157,9 +167,11 @@ qn_jval qn_jbinary(qn_jrun *run, qn_jop op, qn_jval a, qn_jval b)
     case QN_J_SUB:
         if (qn_jis_int(a) && qn_jis_int(b)) {
             int64_t r;
-            return __builtin_sub_overflow(qn_jas_int(a), qn_jas_int(b), &r) ? overflow(run) : qn_jint(r);
+            return __builtin_sub_overflow(qn_jas_int(a), qn_jas_int(b), &r) ? overflow(run)
+                                                                            : qn_jint(r);
         }
-        if (qn_jis_number(a) && qn_jis_number(b)) return qn_jfloat(qn_jas_float(a) - qn_jas_float(b));
+        if (qn_jis_number(a) && qn_jis_number(b))
+            return qn_jfloat(qn_jas_float(a) - qn_jas_float(b));
         return fail_operands(run, "-", a, b);
     case QN_J_MUL: return multiply(run, a, b);
     case QN_J_MOD:
@@ -183,17 +195,20 @@ qn_jval qn_jnegate(qn_jrun *run, qn_jval v)
 
 static qn_jval missing_attr(qn_jrun *run, qn_jval of, const qn_jstr *name)
 {
-    char *hint = qn_arena_printf(&run->arena, "'%s object' has no attribute '%.*s'", qn_jtype_name(of),
-                                 name->n > 80 ? 80 : (int)name->n, name->p);
+    char *hint = qn_arena_printf(&run->arena, "'%s object' has no attribute '%.*s'",
+                                 qn_jtype_name(of), name->n > 80 ? 80 : (int)name->n, name->p);
     return qn_jundef(hint);
 }
 
-/* Attributes that exist in Python but that the sandbox hides: using them is an error, looking is not. */
+/* Attributes that exist in Python but that the sandbox hides: using them is an error, looking is
+ * not. */
 static bool hidden_attr(qn_jval v, const qn_jstr *name)
 {
-    static const char *const list_names[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+    static const char *const list_names[] = {"append", "clear", "pop",    "reverse",
+                                             "insert", "sort",  "extend", "remove"};
     static const char *const dict_names[] = {"clear", "pop", "popitem", "setdefault", "update"};
-    if (name->n > 4 && memcmp(name->p, "__", 2) == 0 && memcmp(name->p + name->n - 2, "__", 2) == 0) return true;
+    if (name->n > 4 && memcmp(name->p, "__", 2) == 0 && memcmp(name->p + name->n - 2, "__", 2) == 0)
+        return true;
     const char *const *names = v.type == QN_J_LIST ? list_names : dict_names;
     size_t n = v.type == QN_J_LIST ? 8 : v.type == QN_J_DICT ? 5 : 0;
     for (size_t i = 0; i < n; i++)
@@ -205,8 +220,9 @@ static bool hidden_attr(qn_jval v, const qn_jstr *name)
 static qn_jval own_attr(qn_jrun *run, qn_jval v, const qn_jstr *name)
 {
     if (hidden_attr(v, name)) {
-        char *hint = qn_arena_printf(&run->arena, "access to attribute '%.*s' of '%s' object is unsafe",
-                                     name->n > 80 ? 80 : (int)name->n, name->p, qn_jtype_name(v));
+        char *hint =
+            qn_arena_printf(&run->arena, "access to attribute '%.*s' of '%s' object is unsafe",
+                            name->n > 80 ? 80 : (int)name->n, name->p, qn_jtype_name(v));
         return qn_jundef(hint);
     }
     if (v.type == QN_J_NAMESPACE) {
@@ -255,16 +271,18 @@ qn_jval qn_jget_item(qn_jrun *run, qn_jval v, qn_jval key)
     uint64_t hash;
     if (v.type == QN_J_DICT) {
         bool hashable = key.type != QN_J_LIST && key.type != QN_J_DICT && key.type != QN_J_VIEW;
-        const qn_jval *hit = hashable && qn_jhash(run, key, &hash) ? qn_jdict_get(run, v.dict, key) : NULL;
+        const qn_jval *hit =
+            hashable && qn_jhash(run, key, &hash) ? qn_jdict_get(run, v.dict, key) : NULL;
         if (hit) found = *hit;
-    } else if (qn_jis_int(key) &&
-               (v.type == QN_J_LIST || v.type == QN_J_TUPLE || v.type == QN_J_STR || v.type == QN_J_RANGE)) {
+    } else if (qn_jis_int(key) && (v.type == QN_J_LIST || v.type == QN_J_TUPLE ||
+                                   v.type == QN_J_STR || v.type == QN_J_RANGE)) {
         found = index_sequence(run, v, qn_jas_int(key));
     }
     if (found.type == QN_J_MISSING && key.type == QN_J_STR) found = own_attr(run, v, key.s);
     if (found.type != QN_J_MISSING || run->failed) return found;
     if (key.type == QN_J_STR) return missing_attr(run, v, key.s);
-    return qn_jundef(qn_arena_printf(&run->arena, "'%s object' has no such element", qn_jtype_name(v)));
+    return qn_jundef(
+        qn_arena_printf(&run->arena, "'%s object' has no such element", qn_jtype_name(v)));
 }
 
 /* A bound of a slice, clipped as Python does. */
@@ -302,9 +320,11 @@ qn_jval qn_jslice(qn_jrun *run, qn_jval v, qn_jval lo, qn_jval hi, qn_jval step)
     if (!slice_bound(run, lo, n, by > 0 ? 0 : n - 1, by > 0 ? 0 : -1, &from) ||
         !slice_bound(run, hi, n, by > 0 ? n : -1, by > 0 ? 0 : -1, &to))
         return qn_jundef(NULL);
-    int64_t count = by > 0 ? (to > from ? (to - from - 1) / by + 1 : 0) : (from > to ? (from - to - 1) / -by + 1 : 0);
+    int64_t count = by > 0 ? (to > from ? (to - from - 1) / by + 1 : 0)
+                           : (from > to ? (from - to - 1) / -by + 1 : 0);
     if (str && by == 1) {
-        size_t a = qn_jstr_offset(v.s, (size_t)from), b = count ? qn_jstr_offset(v.s, (size_t)to) : a;
+        size_t a = qn_jstr_offset(v.s, (size_t)from),
+               b = count ? qn_jstr_offset(v.s, (size_t)to) : a;
         qn_jval s = qn_jstr_borrow(run, v.s->p + a, b - a);
         s.safe = v.safe;
         return s;
@@ -314,12 +334,14 @@ qn_jval qn_jslice(qn_jrun *run, qn_jval v, qn_jval lo, qn_jval hi, qn_jval step)
         qn_jval r = {.type = QN_J_RANGE, .range = qn_jtake(run, 1, sizeof *r.range)};
         if (!r.range) return qn_jundef(NULL);
         const qn_jrange *of = v.range;
-        *r.range = (qn_jrange){of->start + from * of->step, of->start + to * of->step, of->step * by, count};
+        *r.range = (qn_jrange){of->start + from * of->step, of->start + to * of->step,
+                               of->step * by, count};
         return r;
     }
     if (!str) {
         qn_jval l = qn_jlist_new(run, v.type, (size_t)count);
-        for (int64_t i = 0; i < count && !run->failed; i++) l.list->v[l.list->n++] = v.list->v[from + i * by];
+        for (int64_t i = 0; i < count && !run->failed; i++)
+            l.list->v[l.list->n++] = v.list->v[from + i * by];
         return l;
     }
     qn_jval chars = qn_jto_list(run, v);
@@ -340,8 +362,8 @@ static qn_jval eval_name(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
     for (uint32_t i = 0; i < n->hops; i++) f = f->parent;
     qn_jval v = f->slots[n->slot];
     if (v.type != QN_J_MISSING) return v;
-    return qn_jundef(qn_arena_printf(&run->arena, "'%.*s' is undefined", n->name->n > 80 ? 80 : (int)n->name->n,
-                                     n->name->p));
+    return qn_jundef(qn_arena_printf(&run->arena, "'%.*s' is undefined",
+                                     n->name->n > 80 ? 80 : (int)n->name->n, n->name->p));
 }
 
 static qn_jval eval_sequence(qn_jrun *run, qn_jframe *f, const qn_jnode *n, qn_jtype type)
@@ -349,7 +371,8 @@ static qn_jval eval_sequence(qn_jrun *run, qn_jframe *f, const qn_jnode *n, qn_j
     qn_jval l = qn_jlist_new(run, type, n->list.n);
     for (size_t i = 0; i < n->list.n && !run->failed; i++) {
         const qn_jnode *item = n->list.v[i];
-        if (item->kind == QN_JN_SLICE) return qn_jfail(run, "a slice cannot be part of a tuple of indices");
+        if (item->kind == QN_JN_SLICE)
+            return qn_jfail(run, "a slice cannot be part of a tuple of indices");
         qn_jlist_add(run, l.list, qn_jeval(run, f, item));
     }
     return l;
@@ -430,7 +453,8 @@ bool qn_jeval_args(qn_jrun *run, qn_jframe *f, const qn_jargs *args, qn_jcall *c
     size_t n_pos = args->pos.n, n_kw = args->kw_values.n;
     if (n_pos && !(c->pos = qn_jtake(run, n_pos, sizeof *c->pos))) return false;
     if (n_kw && !(c->kw = qn_jtake(run, n_kw + 1, sizeof *c->kw))) return false;
-    for (size_t i = 0; i < n_pos && !run->failed; i++) c->pos[c->n_pos++] = qn_jeval(run, f, args->pos.v[i]);
+    for (size_t i = 0; i < n_pos && !run->failed; i++)
+        c->pos[c->n_pos++] = qn_jeval(run, f, args->pos.v[i]);
     for (size_t i = 0; i < n_kw && !run->failed; i++)
         c->kw[c->n_kw++] = (qn_jkw){args->kw_names[i], qn_jeval(run, f, args->kw_values.v[i])};
     if (args->star && !run->failed) add_star(run, f, args->star, c);
@@ -449,7 +473,9 @@ static qn_jval eval_call(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 
 qn_jval qn_jeval_filter(qn_jrun *run, qn_jframe *f, const qn_jnode *n, qn_jval subject)
 {
-    if (n->a) subject = n->a->kind == QN_JN_FILTER ? qn_jeval_filter(run, f, n->a, subject) : qn_jeval(run, f, n->a);
+    if (n->a)
+        subject = n->a->kind == QN_JN_FILTER ? qn_jeval_filter(run, f, n->a, subject)
+                                             : qn_jeval(run, f, n->a);
     qn_jcall c;
     if (run->failed || !qn_jeval_args(run, f, n->args, &c)) return qn_jundef(NULL);
     run->line = n->line;
@@ -469,7 +495,8 @@ static qn_jval eval_test(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 
 static bool compare_one(qn_jrun *run, qn_jop op, qn_jval a, qn_jval b)
 {
-    static const char *const names[] = {[QN_J_LT] = "<", [QN_J_LE] = "<=", [QN_J_GT] = ">", [QN_J_GE] = ">="};
+    static const char *const names[] = {
+        [QN_J_LT] = "<", [QN_J_LE] = "<=", [QN_J_GT] = ">", [QN_J_GE] = ">="};
     int order = 0;
     switch (op) {
     case QN_J_EQ: return qn_jequal(run, a, b);
@@ -479,7 +506,10 @@ static bool compare_one(qn_jrun *run, qn_jop op, qn_jval a, qn_jval b)
     default: break;
     }
     if (!qn_jcompare(run, a, b, names[op], &order) || order == 2) return false;
-    return op == QN_J_LT ? order < 0 : op == QN_J_LE ? order <= 0 : op == QN_J_GT ? order > 0 : order >= 0;
+    return op == QN_J_LT   ? order < 0
+           : op == QN_J_LE ? order <= 0
+           : op == QN_J_GT ? order > 0
+                           : order >= 0;
 }
 
 static qn_jval eval_compare(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
@@ -497,7 +527,8 @@ static qn_jval eval_compare(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 static qn_jval eval_concat(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 {
     qn_buf b = {0};
-    for (size_t i = 0; i < n->list.n && !run->failed; i++) qn_jput_str(run, &b, qn_jeval(run, f, n->list.v[i]));
+    for (size_t i = 0; i < n->list.n && !run->failed; i++)
+        qn_jput_str(run, &b, qn_jeval(run, f, n->list.v[i]));
     return qn_jstr_take(run, &b);
 }
 

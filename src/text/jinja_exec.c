@@ -15,7 +15,8 @@ void qn_jwrite(qn_jrun *run, const char *p, size_t n)
     if (run->failed) return;
     run->put += n;
     qn_buf_put(run->out, p, n);
-    if (run->put > QN_J_MAX_OUTPUT) qn_jfail(run, "the output is longer than %zu MiB", QN_J_MAX_OUTPUT >> 20);
+    if (run->put > QN_J_MAX_OUTPUT)
+        qn_jfail(run, "the output is longer than %zu MiB", QN_J_MAX_OUTPUT >> 20);
     else qn_jbuf_ok(run, run->out);
 }
 
@@ -23,7 +24,8 @@ bool qn_jbuf_ok(qn_jrun *run, const qn_buf *b)
 {
     if (run->failed) return false;
     if (b->failed) qn_jfail(run, "out of memory");
-    else if (b->len > QN_J_MAX_OUTPUT) qn_jfail(run, "a text is longer than %zu MiB", QN_J_MAX_OUTPUT >> 20);
+    else if (b->len > QN_J_MAX_OUTPUT)
+        qn_jfail(run, "a text is longer than %zu MiB", QN_J_MAX_OUTPUT >> 20);
     return !run->failed;
 }
 
@@ -99,13 +101,13 @@ static void assign_namespace(qn_jrun *run, qn_jframe *f, const qn_jnode *target,
 {
     qn_jval ns = *slot_of(f, target);
     if (ns.type != QN_J_NAMESPACE) {
-        qn_jfail(run, "cannot assign attribute '%.*s': '%.*s' is not a namespace", (int)target->attr->n,
-                 target->attr->p, (int)target->name->n, target->name->p);
+        qn_jfail(run, "cannot assign attribute '%.*s': '%.*s' is not a namespace",
+                 (int)target->attr->n, target->attr->p, (int)target->name->n, target->name->p);
         return;
     }
     if (target->attr->n && target->attr->p[0] == '_') {
-        qn_jfail(run, "an attribute of a namespace may not start with '_': '%.*s'", (int)target->attr->n,
-                 target->attr->p);
+        qn_jfail(run, "an attribute of a namespace may not start with '_': '%.*s'",
+                 (int)target->attr->n, target->attr->p);
         return;
     }
     qn_jdict_set(run, ns.dict, (qn_jval){.type = QN_J_STR, .s = target->attr}, v);
@@ -126,7 +128,8 @@ static void assign(qn_jrun *run, qn_jframe *f, const qn_jnode *target, qn_jval v
             qn_jfail(run, "cannot unpack %zu values into %zu names", items.list->n, target->list.n);
             return;
         }
-        for (size_t i = 0; i < target->list.n; i++) assign(run, f, target->list.v[i], items.list->v[i], top);
+        for (size_t i = 0; i < target->list.n; i++)
+            assign(run, f, target->list.v[i], items.list->v[i], top);
     }
 }
 
@@ -169,7 +172,8 @@ static flow exec_with(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 {
     qn_jframe *in = qn_jframe_new(run, n->scope, f);
     if (!in) return GO;
-    for (size_t i = 0; i < n->list.n; i++) assign(run, in, n->list.v[i], qn_jeval(run, f, n->list2.v[i]), false);
+    for (size_t i = 0; i < n->list.n; i++)
+        assign(run, in, n->list.v[i], qn_jeval(run, f, n->list2.v[i]), false);
     return exec_all(run, in, &n->body);
 }
 
@@ -227,7 +231,8 @@ static flow run_loop(qn_jrun *run, qn_jframe *f, const qn_jnode *n, qn_jval item
     qn_jval item;
     while (qn_jloop_next(run, l, &item)) {
         load_frame(run, in);
-        if (n->scope->loop_slot >= 0) in->slots[n->scope->loop_slot] = (qn_jval){.type = QN_J_LOOP, .loop = l};
+        if (n->scope->loop_slot >= 0)
+            in->slots[n->scope->loop_slot] = (qn_jval){.type = QN_J_LOOP, .loop = l};
         assign(run, in, n->a, item, false);
         flow jump = exec_all(run, in, &n->body);
         if (run->failed || jump == BREAK) break;
@@ -294,7 +299,8 @@ static void exec_callblock(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 static qn_jval take_keyword(qn_jcall *c, const qn_jstr *name)
 {
     for (size_t i = 0; i < c->n_kw; i++) {
-        if (c->kw[i].name->n != name->n || memcmp(c->kw[i].name->p, name->p, name->n) != 0) continue;
+        if (c->kw[i].name->n != name->n || memcmp(c->kw[i].name->p, name->p, name->n) != 0)
+            continue;
         qn_jval v = c->kw[i].value;
         memmove(&c->kw[i], &c->kw[i + 1], (c->n_kw - i - 1) * sizeof *c->kw);
         c->n_kw--;
@@ -315,7 +321,8 @@ static void bind_rest(qn_jrun *run, qn_jframe *in, const qn_jnode *n, qn_jcall *
     if (s->kwargs_slot >= 0) {
         qn_jval d = qn_jdict_new(run);
         for (size_t i = 0; i < c->n_kw && !run->failed; i++)
-            qn_jdict_set(run, d.dict, (qn_jval){.type = QN_J_STR, .s = c->kw[i].name}, c->kw[i].value);
+            qn_jdict_set(run, d.dict, (qn_jval){.type = QN_J_STR, .s = c->kw[i].name},
+                         c->kw[i].value);
         in->slots[s->kwargs_slot] = d;
     } else if (c->n_kw) {
         qn_jfail(run, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->name->n, n->name->p,
@@ -323,10 +330,11 @@ static void bind_rest(qn_jrun *run, qn_jframe *in, const qn_jnode *n, qn_jcall *
         return;
     }
     if (s->varargs_slot >= 0)
-        in->slots[s->varargs_slot] = qn_jtuple(run, c->n_pos ? c->pos + used : NULL, c->n_pos - used);
+        in->slots[s->varargs_slot] =
+            qn_jtuple(run, c->n_pos ? c->pos + used : NULL, c->n_pos - used);
     else if (c->n_pos > n->list.n)
-        qn_jfail(run, "macro '%.*s' takes not more than %zu arguments, got %zu", (int)n->name->n, n->name->p,
-                 n->list.n, c->n_pos);
+        qn_jfail(run, "macro '%.*s' takes not more than %zu arguments, got %zu", (int)n->name->n,
+                 n->name->p, n->list.n, c->n_pos);
 }
 
 qn_jval qn_jmacro_call(qn_jrun *run, qn_jmacro *m, qn_jcall *c)
@@ -367,7 +375,8 @@ static flow exec(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
     switch (n->kind) {
     case QN_JN_TEXT: qn_jwrite(run, n->value.s->p, n->value.s->n); return GO;
     case QN_JN_PRINT:
-        for (size_t i = 0; i < n->list.n && !run->failed; i++) print_value(run, qn_jeval(run, f, n->list.v[i]));
+        for (size_t i = 0; i < n->list.n && !run->failed; i++)
+            print_value(run, qn_jeval(run, f, n->list.v[i]));
         return GO;
     case QN_JN_IF: return exec_if(run, f, n);
     case QN_JN_FOR: return exec_for(run, f, n);
@@ -382,7 +391,9 @@ static flow exec(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
     case QN_JN_BREAK: return BREAK;
     case QN_JN_CONTINUE: return CONTINUE;
     case QN_JN_LOAD:
-        qn_jfail(run, "a chat template cannot load others: include, import and extends are not possible");
+        qn_jfail(
+            run,
+            "a chat template cannot load others: include, import and extends are not possible");
         return GO;
     default: qn_jfail(run, "this is not a statement"); return GO;
     }

@@ -23,6 +23,9 @@ qn_jval qn_jsoft_str(qn_jrun *run, qn_jval v);
 int64_t qn_jarg_int(qn_jrun *run, qn_jval v, int64_t dflt);
 
 /* The parameter's truth; dflt if it was not given (no failure). */
-static inline bool qn_jarg_bool(qn_jval v, bool dflt) { return v.type == QN_J_MISSING ? dflt : qn_jtruth(v); }
+static inline bool qn_jarg_bool(qn_jval v, bool dflt)
+{
+    return v.type == QN_J_MISSING ? dflt : qn_jtruth(v);
+}
 
 #endif

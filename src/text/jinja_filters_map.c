@@ -1,4 +1,5 @@
-/* jinja_filters_map.c - map, select, reject, selectattr, rejectattr; and finding filters by name. */
+/* jinja_filters_map.c - map, select, reject, selectattr, rejectattr; and finding filters by name.
+ */
 #include <string.h>
 
 #include "text/jinja_filters.h"
@@ -21,7 +22,8 @@ static bool next_mapped(qn_jrun *run, qn_jiter *it, qn_jval *out)
     qn_jval item;
     while (qn_jiter_next(run, &m->src, &item)) {
         if (m->unknown) {
-            qn_jfail(run, "no %s named '%.*s'", m->is_test ? "test" : "filter", (int)m->unknown->n, m->unknown->p);
+            qn_jfail(run, "no %s named '%.*s'", m->is_test ? "test" : "filter", (int)m->unknown->n,
+                     m->unknown->p);
             return false;
         }
         qn_jval v = qn_jpath_get(run, item, m->attr, m->dflt);
@@ -117,7 +119,8 @@ static bool prepare_map(qn_jrun *run, mapper *m)
         }
         m->dflt = keyword(&m->call, "default");
         if (m->call.n_kw == 0) return true;
-        qn_jfail(run, "map has no keyword argument '%.*s'", (int)m->call.kw[0].name->n, m->call.kw[0].name->p);
+        qn_jfail(run, "map has no keyword argument '%.*s'", (int)m->call.kw[0].name->n,
+                 m->call.kw[0].name->p);
         return false;
     }
     take_name(m, false);
@@ -157,13 +160,25 @@ static qn_jval f_map(qn_jrun *run, qn_jval self, qn_jcall *c)
     return defer(run, self, new_mapper(run, c), prepare_map);
 }
 
-static qn_jval f_select(qn_jrun *run, qn_jval self, qn_jcall *c) { return pick(run, self, c, false, false); }
+static qn_jval f_select(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return pick(run, self, c, false, false);
+}
 
-static qn_jval f_reject(qn_jrun *run, qn_jval self, qn_jcall *c) { return pick(run, self, c, false, true); }
+static qn_jval f_reject(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return pick(run, self, c, false, true);
+}
 
-static qn_jval f_selectattr(qn_jrun *run, qn_jval self, qn_jcall *c) { return pick(run, self, c, true, false); }
+static qn_jval f_selectattr(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return pick(run, self, c, true, false);
+}
 
-static qn_jval f_rejectattr(qn_jrun *run, qn_jval self, qn_jcall *c) { return pick(run, self, c, true, true); }
+static qn_jval f_rejectattr(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return pick(run, self, c, true, true);
+}
 
 const qn_jfn qn_jfilters_map[] = {
     {"map", f_map, NULL, 0, false},

@@ -102,7 +102,8 @@ static qn_jval f_sort(qn_jrun *run, qn_jval self, qn_jcall *c)
     keyed *v = qn_jtake(run, n + 1, sizeof *v);
     bool case_sensitive = qn_jarg_bool(c->a[1], false);
     for (size_t i = 0; v && i < n && !run->failed; i++)
-        v[i] = (keyed){multi_key(run, items.list->v[i], c->a[2], case_sensitive), items.list->v[i], i};
+        v[i] =
+            (keyed){multi_key(run, items.list->v[i], c->a[2], case_sensitive), items.list->v[i], i};
     return run->failed ? qn_jundef(NULL) : sort_keyed(run, v, n, qn_jarg_bool(c->a[0], false));
 }
 
@@ -115,7 +116,8 @@ static qn_jval f_dictsort(qn_jrun *run, qn_jval self, qn_jcall *c)
             return qn_jfail(run, "dictsort: by must be \"key\" or \"value\"");
     }
     if (self.type == QN_J_UNDEF) return qn_jfail_undef(run, self);
-    if (self.type != QN_J_DICT) return qn_jfail(run, "dictsort needs a mapping, got %s", qn_jtype_name(self));
+    if (self.type != QN_J_DICT)
+        return qn_jfail(run, "dictsort needs a mapping, got %s", qn_jtype_name(self));
     size_t n = self.dict->n;
     keyed *v = qn_jtake(run, n + 1, sizeof *v);
     for (size_t i = 0; v && i < n && !run->failed; i++) {
@@ -151,7 +153,8 @@ static qn_jval f_groupby(qn_jrun *run, qn_jval self, qn_jcall *c)
     for (size_t i = 0; i < n && !run->failed; i++) {
         if (i == 0 || !qn_jequal(run, v[i - 1].key, v[i].key)) {
             group = qn_jlist_new(run, QN_J_LIST, 0);
-            qn_jval shown = case_sensitive ? v[i].key : qn_jpath_get(run, v[i].value, c->a[0], c->a[1]);
+            qn_jval shown =
+                case_sensitive ? v[i].key : qn_jpath_get(run, v[i].value, c->a[0], c->a[1]);
             qn_jlist_add(run, out.list, group_pair(run, shown, group));
         }
         if (!run->failed) qn_jlist_add(run, group.list, v[i].value);
@@ -171,20 +174,28 @@ static qn_jval extreme(qn_jrun *run, qn_jval self, qn_jcall *c, bool max)
         if (!qn_jarg_bool(c->a[0], false)) key = qn_jignore_case(run, key);
         int o = -1;
         if (best_key.type != QN_J_MISSING) {
-            bool ok = max ? qn_jcompare(run, best_key, key, ">", &o) : qn_jcompare(run, key, best_key, "<", &o);
+            bool ok = max ? qn_jcompare(run, best_key, key, ">", &o)
+                          : qn_jcompare(run, key, best_key, "<", &o);
             if (!ok) return qn_jundef(NULL);
         }
         if (o != -1 && !(o < 0)) continue;
         best = item;
         best_key = key;
     }
-    if (best_key.type == QN_J_MISSING) return qn_jundef("no aggregated item, the sequence was empty");
+    if (best_key.type == QN_J_MISSING)
+        return qn_jundef("no aggregated item, the sequence was empty");
     return best;
 }
 
-static qn_jval f_min(qn_jrun *run, qn_jval self, qn_jcall *c) { return extreme(run, self, c, false); }
+static qn_jval f_min(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return extreme(run, self, c, false);
+}
 
-static qn_jval f_max(qn_jrun *run, qn_jval self, qn_jcall *c) { return extreme(run, self, c, true); }
+static qn_jval f_max(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return extreme(run, self, c, true);
+}
 
 static qn_jval f_first(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
@@ -192,19 +203,22 @@ static qn_jval f_first(qn_jrun *run, qn_jval self, qn_jcall *c)
     qn_jiter it;
     qn_jval item;
     if (!qn_jiter_start(run, self, &it)) return qn_jundef(NULL);
-    return qn_jiter_next(run, &it, &item) ? item : qn_jundef("no first item, the sequence was empty");
+    return qn_jiter_next(run, &it, &item) ? item
+                                          : qn_jundef("no first item, the sequence was empty");
 }
 
 static bool reversible(qn_jval v)
 {
-    return v.type == QN_J_STR || v.type == QN_J_LIST || v.type == QN_J_TUPLE || v.type == QN_J_DICT ||
-           v.type == QN_J_VIEW || v.type == QN_J_RANGE || v.type == QN_J_UNDEF;
+    return v.type == QN_J_STR || v.type == QN_J_LIST || v.type == QN_J_TUPLE ||
+           v.type == QN_J_DICT || v.type == QN_J_VIEW || v.type == QN_J_RANGE ||
+           v.type == QN_J_UNDEF;
 }
 
 static qn_jval f_last(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)c;
-    if (!reversible(self)) return qn_jfail(run, "'%s' object is not reversible", qn_jtype_name(self));
+    if (!reversible(self))
+        return qn_jfail(run, "'%s' object is not reversible", qn_jtype_name(self));
     qn_jval l = qn_jto_list(run, self);
     if (run->failed) return l;
     return l.list->n ? l.list->v[l.list->n - 1] : qn_jundef("no last item, the sequence was empty");
@@ -245,7 +259,9 @@ static qn_jval f_length(qn_jrun *run, qn_jval self, qn_jcall *c)
 
 static qn_jval f_join(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
-    qn_jval sep = c->a[0].type == QN_J_MISSING ? qn_jstr_borrow(run, "", 0) : qn_jto_str(run, c->a[0]), item;
+    qn_jval sep = c->a[0].type == QN_J_MISSING ? qn_jstr_borrow(run, "", 0)
+                                               : qn_jto_str(run, c->a[0]),
+            item;
     if (sep.type == QN_J_UNDEF) sep = qn_jstr_borrow(run, "", 0);
     qn_jiter it;
     qn_buf b = {0};
@@ -308,7 +324,8 @@ static bool next_item(qn_jrun *run, qn_jiter *it, qn_jval *out)
 {
     if (it->over.type == QN_J_UNDEF) return false;
     if (it->over.type != QN_J_DICT) {
-        qn_jfail(run, "items can only be taken from a mapping, not from %s", qn_jtype_name(it->over));
+        qn_jfail(run, "items can only be taken from a mapping, not from %s",
+                 qn_jtype_name(it->over));
         return false;
     }
     if (it->at >= it->over.dict->n) return false;
@@ -348,12 +365,15 @@ static bool next_batch(qn_jrun *run, qn_jiter *it, qn_jval *out)
     qn_jval item;
     if (!start_batch(run, it->over, s)) return false;
     *out = qn_jlist_new(run, QN_J_LIST, 0);
-    if (s->n == 0 && s->at++ == 0) return !run->failed && s->list.list->n > 0; /* jinja2's odd empty batch */
+    if (s->n == 0 && s->at++ == 0)
+        return !run->failed && s->list.list->n > 0; /* jinja2's odd empty batch */
     /* As in jinja2, a count below 1 never cuts a batch. */
-    while (!run->failed && (s->n < 1 || (int64_t)out->list->n != s->n) && qn_jiter_next(run, &s->src, &item))
+    while (!run->failed && (s->n < 1 || (int64_t)out->list->n != s->n) &&
+           qn_jiter_next(run, &s->src, &item))
         qn_jlist_add(run, out->list, item);
     if (run->failed || out->list->n == 0) return false;
-    while (s->fill.type != QN_J_NONE && s->fill.type != QN_J_MISSING && (int64_t)out->list->n < s->n && !run->failed)
+    while (s->fill.type != QN_J_NONE && s->fill.type != QN_J_MISSING &&
+           (int64_t)out->list->n < s->n && !run->failed)
         qn_jlist_add(run, out->list, s->fill);
     return !run->failed;
 }
@@ -373,7 +393,8 @@ static bool start_slice(qn_jrun *run, qn_jval over, chunks *s)
     s->started = true;
     s->list = qn_jto_list(run, over);
     s->n = qn_jarg_int(run, s->count, 0);
-    if (s->n == 0 || s->n > MAX_SLICES) qn_jfail(run, "slice: the count must be 1 to %d", MAX_SLICES);
+    if (s->n == 0 || s->n > MAX_SLICES)
+        qn_jfail(run, "slice: the count must be 1 to %d", MAX_SLICES);
     return !run->failed;
 }
 
@@ -384,7 +405,8 @@ static bool next_slice(qn_jrun *run, qn_jiter *it, qn_jval *out)
     int64_t len = (int64_t)s->list.list->n, each = len / s->n, extra = len % s->n, i = s->at++;
     int64_t from = i * each + (i < extra ? i : extra), n = each + (i < extra);
     *out = qn_jlist_new(run, QN_J_LIST, (size_t)n + 1);
-    for (int64_t k = 0; k < n && !run->failed; k++) qn_jlist_add(run, out->list, s->list.list->v[from + k]);
+    for (int64_t k = 0; k < n && !run->failed; k++)
+        qn_jlist_add(run, out->list, s->list.list->v[from + k]);
     if (s->fill.type != QN_J_NONE && s->fill.type != QN_J_MISSING && i >= extra && !run->failed)
         qn_jlist_add(run, out->list, s->fill);
     return !run->failed;

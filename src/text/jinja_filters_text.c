@@ -139,7 +139,8 @@ static qn_jval f_title(qn_jrun *run, qn_jval self, qn_jcall *c)
         }
         qn_jput_cp_case(&b, cp, QN_J_UPPER);
         size_t from = i += k;
-        while (i < v.s->n && (k = qn_utf8_decode(v.s->p + i, v.s->n - i, &cp)) && !splits_words(cp)) i += k;
+        while (i < v.s->n && (k = qn_utf8_decode(v.s->p + i, v.s->n - i, &cp)) && !splits_words(cp))
+            i += k;
         qn_jput_case(&b, v.s->p + from, i - from, QN_J_LOWER);
     }
     return qn_jstr_take(run, &b);
@@ -147,7 +148,8 @@ static qn_jval f_title(qn_jrun *run, qn_jval self, qn_jcall *c)
 
 static qn_jval f_replace(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
-    qn_jval s = qn_jsoft_str(run, self), pos[3] = {qn_jsoft_str(run, c->a[0]), qn_jsoft_str(run, c->a[1]), c->a[2]};
+    qn_jval s = qn_jsoft_str(run, self),
+            pos[3] = {qn_jsoft_str(run, c->a[0]), qn_jsoft_str(run, c->a[1]), c->a[2]};
     s.safe = pos[0].safe = pos[1].safe = false;
     if (pos[2].type == QN_J_MISSING || pos[2].type == QN_J_NONE) pos[2] = qn_jint(-1);
     return call_method(run, s, "replace", pos, 3);
@@ -167,8 +169,9 @@ static qn_jval f_attr(qn_jrun *run, qn_jval self, qn_jcall *c)
     if (self.type != QN_J_DICT) return qn_jget_attr(run, self, name);
     qn_jval empty = qn_jdict_new(run); /* attributes only: no item of the mapping may answer */
     return run->failed ? empty
-           : qn_jattr_builtin(run, empty, name->p, name->n).type == QN_J_MISSING ? qn_jundef("no such attribute")
-                                                                                : qn_jget_attr(run, self, name);
+           : qn_jattr_builtin(run, empty, name->p, name->n).type == QN_J_MISSING
+               ? qn_jundef("no such attribute")
+               : qn_jget_attr(run, self, name);
 }
 
 /* ---- lines ---- */
@@ -179,7 +182,8 @@ static size_t line_end(const char *p, size_t n, size_t at, size_t *next)
     while (at < n) {
         unsigned cp;
         size_t k = qn_utf8_decode(p + at, n - at, &cp);
-        if ((cp >= 10 && cp <= 13) || (cp >= 28 && cp <= 30) || cp == 0x85 || cp == 0x2028 || cp == 0x2029) {
+        if ((cp >= 10 && cp <= 13) || (cp >= 28 && cp <= 30) || cp == 0x85 || cp == 0x2028 ||
+            cp == 0x2029) {
             *next = at + k + (cp == '\r' && at + 1 < n && p[at + 1] == '\n');
             return at;
         }
@@ -216,7 +220,8 @@ static qn_jval f_indent(qn_jrun *run, qn_jval self, qn_jcall *c)
             if (blank || end > at) qn_buf_put(&b, unit.s->p, unit.s->n);
         }
         qn_buf_put(&b, p + at, end - at);
-        bool last_break = end < next && next == n; /* a break at the end leaves one more, empty line */
+        bool last_break =
+            end < next && next == n; /* a break at the end leaves one more, empty line */
         at = next;
         if (!qn_jbuf_ok(run, &b)) break;
         if (last_break) {
@@ -240,10 +245,12 @@ static qn_jval f_truncate(qn_jrun *run, qn_jval self, qn_jcall *c)
     if (run->failed) return qn_jundef(NULL);
     if (end.type != QN_J_STR) return qn_jfail(run, "truncate: end must be a string");
     int64_t end_len = (int64_t)qn_jstr_len(end.s);
-    if (length < end_len || leeway < 0) return qn_jfail(run, "truncate: length must be at least %d", (int)end_len);
+    if (length < end_len || leeway < 0)
+        return qn_jfail(run, "truncate: length must be at least %d", (int)end_len);
     if (!qn_jlength(run, self, &n)) return qn_jundef(NULL);
     if (leeway >= (int64_t)n - length) return self;
-    if (self.type != QN_J_STR) return qn_jfail(run, "truncate needs a string, got %s", qn_jtype_name(self));
+    if (self.type != QN_J_STR)
+        return qn_jfail(run, "truncate needs a string, got %s", qn_jtype_name(self));
     qn_jval cut = qn_jslice(run, self, qn_jnone(), qn_jint(length - end_len), qn_jnone());
     if (run->failed) return cut;
     if (!kill) {
@@ -277,8 +284,9 @@ static void put_quoted(qn_buf *b, const qn_jstr *s, bool query)
 {
     for (size_t i = 0; i < s->n; i++) {
         unsigned char ch = (unsigned char)s->p[i];
-        bool plain = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') ||
-                     (ch && strchr("_.-~", ch)) || (ch == '/' && !query);
+        bool plain = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') ||
+                     (ch >= 'A' && ch <= 'Z') || (ch && strchr("_.-~", ch)) ||
+                     (ch == '/' && !query);
         if (plain) qn_buf_putc(b, (char)ch);
         else if (ch == ' ' && query) qn_buf_putc(b, '+');
         else qn_buf_printf(b, "%%%02X", ch);
@@ -295,7 +303,8 @@ static qn_jval f_urlencode(qn_jrun *run, qn_jval self, qn_jcall *c)
         return qn_jstr_take(run, &b);
     }
     qn_jview view = {self.dict, QN_J_ITEMS};
-    qn_jval over = self.type == QN_J_DICT ? (qn_jval){.type = QN_J_VIEW, .view = &view} : self, pair;
+    qn_jval over = self.type == QN_J_DICT ? (qn_jval){.type = QN_J_VIEW, .view = &view} : self,
+            pair;
     qn_jiter it;
     if (!qn_jiter_start(run, over, &it)) return qn_jundef(NULL);
     for (size_t i = 0; qn_jiter_next(run, &it, &pair); i++) {
@@ -321,7 +330,8 @@ static qn_jval f_abs(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)c;
     if (self.type == QN_J_FLOAT) return qn_jfloat(fabs(self.f));
-    if (qn_jis_int(self)) return qn_jas_int(self) < 0 ? qn_jnegate(run, self) : qn_jint(qn_jas_int(self));
+    if (qn_jis_int(self))
+        return qn_jas_int(self) < 0 ? qn_jnegate(run, self) : qn_jint(qn_jas_int(self));
     if (self.type == QN_J_UNDEF) return qn_jfail_undef(run, self);
     return qn_jfail(run, "bad operand type for abs: '%s'", qn_jtype_name(self));
 }
@@ -329,7 +339,8 @@ static qn_jval f_abs(qn_jrun *run, qn_jval self, qn_jcall *c)
 static qn_jval float_to_int(qn_jrun *run, double f, qn_jval dflt)
 {
     if (isnan(f) || isinf(f)) return dflt;
-    if (f >= 9223372036854775808.0 || f < -9223372036854775808.0) return qn_jfail(run, "an integer does not fit 64 bits");
+    if (f >= 9223372036854775808.0 || f < -9223372036854775808.0)
+        return qn_jfail(run, "an integer does not fit 64 bits");
     return qn_jint((int64_t)f);
 }
 
@@ -380,7 +391,8 @@ static qn_jval round_common(qn_jrun *run, qn_jval v, int64_t digits)
 {
     if (v.type == QN_J_FLOAT) {
         double f = round_digits(v.f, digits);
-        return isinf(f) && isfinite(v.f) ? qn_jfail(run, "round: the value is too large") : qn_jfloat(f);
+        return isinf(f) && isfinite(v.f) ? qn_jfail(run, "round: the value is too large")
+                                         : qn_jfloat(f);
     }
     int64_t i = qn_jas_int(v);
     if (digits >= 0) return qn_jint(i);
@@ -401,11 +413,14 @@ static qn_jval f_round(qn_jrun *run, qn_jval self, qn_jcall *c)
     int64_t digits = qn_jarg_int(run, c->a[0], 0);
     const qn_jval how = c->a[1];
     bool common = how.type == QN_J_MISSING || (how.type == QN_J_STR && qn_jstr_is(how.s, "common"));
-    bool up = how.type == QN_J_STR && qn_jstr_is(how.s, "ceil"), down = how.type == QN_J_STR && qn_jstr_is(how.s, "floor");
+    bool up = how.type == QN_J_STR && qn_jstr_is(how.s, "ceil"),
+         down = how.type == QN_J_STR && qn_jstr_is(how.s, "floor");
     if (run->failed) return how;
-    if (!common && !up && !down) return qn_jfail(run, "round: method must be common, ceil or floor");
+    if (!common && !up && !down)
+        return qn_jfail(run, "round: method must be common, ceil or floor");
     if (self.type == QN_J_UNDEF) return qn_jfail_undef(run, self);
-    if (!qn_jis_number(self)) return qn_jfail(run, "round needs a number, got %s", qn_jtype_name(self));
+    if (!qn_jis_number(self))
+        return qn_jfail(run, "round needs a number, got %s", qn_jtype_name(self));
     if (common) return round_common(run, self, digits);
     double unit = pow(10, (double)digits), scaled = qn_jas_float(self) * unit;
     return qn_jfloat((up ? ceil(scaled) : floor(scaled)) / unit);
@@ -430,11 +445,13 @@ static qn_jval f_filesizeformat(qn_jrun *run, qn_jval self, qn_jcall *c)
 static qn_jval f_format(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     qn_jval format = qn_jsoft_str(run, self), arg;
-    if (c->n_pos && c->n_kw) return qn_jfail(run, "format takes positional or keyword arguments, not both");
+    if (c->n_pos && c->n_kw)
+        return qn_jfail(run, "format takes positional or keyword arguments, not both");
     if (c->n_kw) {
         arg = qn_jdict_new(run);
         for (size_t i = 0; i < c->n_kw && !run->failed; i++)
-            qn_jdict_set(run, arg.dict, (qn_jval){.type = QN_J_STR, .s = c->kw[i].name}, c->kw[i].value);
+            qn_jdict_set(run, arg.dict, (qn_jval){.type = QN_J_STR, .s = c->kw[i].name},
+                         c->kw[i].value);
     } else {
         arg = qn_jtuple(run, c->pos, c->n_pos);
     }
@@ -444,23 +461,42 @@ static qn_jval f_format(qn_jrun *run, qn_jval self, qn_jcall *c)
 static qn_jval f_unsupported(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)self, (void)c;
-    return qn_jfail(run, "not supported yet: this filter (pprint, random, striptags, urlize, wordwrap, xmlattr)");
+    return qn_jfail(
+        run,
+        "not supported yet: this filter (pprint, random, striptags, urlize, wordwrap, xmlattr)");
 }
 
 const qn_jfn qn_jfilters_text[] = {
-    {"escape", f_escape, "", 0, false}, {"e", f_escape, "", 0, false}, {"forceescape", f_forceescape, "", 0, false},
-    {"safe", f_safe, "", 0, false}, {"string", f_string, "", 0, false}, {"upper", f_upper, "", 0, false},
-    {"lower", f_lower, "", 0, false}, {"capitalize", f_capitalize, "", 0, false}, {"title", f_title, "", 0, false},
-    {"trim", f_trim, "chars", 0, false}, {"center", f_center, "width", 0, false},
-    {"replace", f_replace, "old new count", 2, false}, {"default", f_default, "default_value boolean", 0, false},
-    {"d", f_default, "default_value boolean", 0, false}, {"attr", f_attr, "name", 1, false},
+    {"escape", f_escape, "", 0, false},
+    {"e", f_escape, "", 0, false},
+    {"forceescape", f_forceescape, "", 0, false},
+    {"safe", f_safe, "", 0, false},
+    {"string", f_string, "", 0, false},
+    {"upper", f_upper, "", 0, false},
+    {"lower", f_lower, "", 0, false},
+    {"capitalize", f_capitalize, "", 0, false},
+    {"title", f_title, "", 0, false},
+    {"trim", f_trim, "chars", 0, false},
+    {"center", f_center, "width", 0, false},
+    {"replace", f_replace, "old new count", 2, false},
+    {"default", f_default, "default_value boolean", 0, false},
+    {"d", f_default, "default_value boolean", 0, false},
+    {"attr", f_attr, "name", 1, false},
     {"indent", f_indent, "width first blank", 0, false},
-    {"truncate", f_truncate, "length killwords end leeway", 0, false}, {"wordcount", f_wordcount, "", 0, false},
-    {"urlencode", f_urlencode, "", 0, false}, {"abs", f_abs, "", 0, false}, {"int", f_int, "default base", 0, false},
-    {"float", f_float, "default", 0, false}, {"round", f_round, "precision method", 0, false},
-    {"filesizeformat", f_filesizeformat, "binary", 0, false}, {"format", f_format, NULL, 0, false},
-    {"pprint", f_unsupported, NULL, 0, false}, {"random", f_unsupported, NULL, 0, false},
-    {"striptags", f_unsupported, NULL, 0, false}, {"urlize", f_unsupported, NULL, 0, false},
-    {"wordwrap", f_unsupported, NULL, 0, false}, {"xmlattr", f_unsupported, NULL, 0, false},
+    {"truncate", f_truncate, "length killwords end leeway", 0, false},
+    {"wordcount", f_wordcount, "", 0, false},
+    {"urlencode", f_urlencode, "", 0, false},
+    {"abs", f_abs, "", 0, false},
+    {"int", f_int, "default base", 0, false},
+    {"float", f_float, "default", 0, false},
+    {"round", f_round, "precision method", 0, false},
+    {"filesizeformat", f_filesizeformat, "binary", 0, false},
+    {"format", f_format, NULL, 0, false},
+    {"pprint", f_unsupported, NULL, 0, false},
+    {"random", f_unsupported, NULL, 0, false},
+    {"striptags", f_unsupported, NULL, 0, false},
+    {"urlize", f_unsupported, NULL, 0, false},
+    {"wordwrap", f_unsupported, NULL, 0, false},
+    {"xmlattr", f_unsupported, NULL, 0, false},
     {NULL, NULL, NULL, 0, false},
 };

@@ -46,7 +46,9 @@ bool qn_jparse_int(const char *p, size_t n, int base, int64_t *out, bool *overfl
         int d = isdigit(c) ? c - '0' : c >= 'a' && c <= 'z' ? c - 'a' + 10 : 99;
         if (d >= base) return false;
         digit = true;
-        if (__builtin_mul_overflow(v, (uint64_t)base, &v) || __builtin_add_overflow(v, (uint64_t)d, &v)) *overflow = true;
+        if (__builtin_mul_overflow(v, (uint64_t)base, &v) ||
+            __builtin_add_overflow(v, (uint64_t)d, &v))
+            *overflow = true;
     }
     if (!digit) return false;
     if (v > (uint64_t)INT64_MAX + minus) *overflow = true;
@@ -67,7 +69,8 @@ bool qn_jparse_float(const char *p, size_t n, double *out)
     for (size_t i = 0; i < n && ok; i++) {
         unsigned char c = (unsigned char)p[i];
         if (c == '_') { /* only between digits */
-            ok = i > 0 && i + 1 < n && isdigit((unsigned char)p[i - 1]) && isdigit((unsigned char)p[i + 1]);
+            ok = i > 0 && i + 1 < n && isdigit((unsigned char)p[i - 1]) &&
+                 isdigit((unsigned char)p[i + 1]);
             continue;
         }
         alpha = alpha || (isalpha(c) && tolower(c) != 'e');
@@ -76,7 +79,9 @@ bool qn_jparse_float(const char *p, size_t n, double *out)
     }
     text[m] = 0;
     const char *word = text + (m && (*text == '-' || *text == '+'));
-    if (alpha) ok = ok && (!strcasecmp(word, "nan") || !strcasecmp(word, "inf") || !strcasecmp(word, "infinity"));
+    if (alpha)
+        ok = ok && (!strcasecmp(word, "nan") || !strcasecmp(word, "inf") ||
+                    !strcasecmp(word, "infinity"));
     char *end = text;
     if (ok) *out = strtod(text, &end);
     ok = ok && end == text + m && end > text;
@@ -103,10 +108,12 @@ static void put_fill(qn_buf *b, unsigned fill, int64_t n)
 }
 
 /* Text with its sign and prefix kept apart, padded to the width. */
-static qn_jval finish(qn_jrun *run, const spec *f, const char *lead, const char *body, size_t n, char dflt_align)
+static qn_jval finish(qn_jrun *run, const spec *f, const char *lead, const char *body, size_t n,
+                      char dflt_align)
 {
     qn_jstr s = {.p = body, .n = n};
-    int64_t len = (int64_t)(strlen(lead) + qn_jstr_len(&s)), pad = f->width > len ? f->width - len : 0;
+    int64_t len = (int64_t)(strlen(lead) + qn_jstr_len(&s)),
+            pad = f->width > len ? f->width - len : 0;
     char align = f->align ? f->align : dflt_align;
     int64_t left = align == '>' ? pad : align == '^' ? pad / 2 : 0;
     qn_buf b = {0};
@@ -129,25 +136,27 @@ static void put_grouped(qn_buf *b, const char *digits, char group, int every)
     qn_buf_puts(b, digits + whole);
 }
 
-static qn_jval finish_number(qn_jrun *run, const spec *f, bool minus, const char *prefix, const char *digits, int every)
+static qn_jval finish_number(qn_jrun *run, const spec *f, bool minus, const char *prefix,
+                             const char *digits, int every)
 {
     char lead[8];
     const char *sign = minus ? "-" : f->sign == '+' ? "+" : f->sign == ' ' ? " " : "";
     snprintf(lead, sizeof lead, "%s%s", sign, prefix);
     qn_buf b = {0};
-    if (f->zero && f->group && (!f->align || f->align == '=')) { /* zeros take part in the grouping */
+    bool grouped_zeros = f->zero && f->group && (!f->align || f->align == '=');
+    if (grouped_zeros) {
         size_t whole = strspn(digits, "0123456789"), rest = strlen(digits + whole);
         int64_t room = f->width - (int64_t)(strlen(lead) + rest), have = (int64_t)whole;
         while (have + (have - 1) / every < room) {
             have++;
             qn_buf_putc(&b, '0');
         }
-        if (b.len && (have + (have - 1) / every) > room && (have - 1) % every == 0) qn_buf_drop(&b, 0);
     }
     qn_buf_puts(&b, digits);
     qn_buf g = {0};
     put_grouped(&g, b.data ? b.data : "", f->group, every);
-    qn_jval v = qn_jbuf_ok(run, &g) ? finish(run, f, lead, g.data ? g.data : "", g.len, '>') : qn_jundef(NULL);
+    qn_jval v = qn_jbuf_ok(run, &g) ? finish(run, f, lead, g.data ? g.data : "", g.len, '>')
+                                    : qn_jundef(NULL);
     qn_buf_release(&b);
     qn_buf_release(&g);
     return v;
@@ -166,11 +175,14 @@ static qn_jval format_float(qn_jrun *run, const spec *f, double v)
     }
     if (type == 'n') type = 'g';
     if (isnan(v) || isinf(v)) {
-        qn_buf_puts(&b, isupper((unsigned char)type) ? (isnan(v) ? "NAN" : "INF") : isnan(v) ? "nan" : "inf");
+        qn_buf_puts(&b, isupper((unsigned char)type) ? (isnan(v) ? "NAN" : "INF")
+                        : isnan(v)                   ? "nan"
+                                                     : "inf");
     } else if (type == 'r' && f->precision < 0) {
         qn_jput_float(&b, mag);
     } else {
-        char c_format[8] = {'%', f->alt ? '#' : '.', f->alt ? '.' : '*', f->alt ? '*' : type, f->alt ? type : 0};
+        char c_format[8] = {'%', f->alt ? '#' : '.', f->alt ? '.' : '*', f->alt ? '*' : type,
+                            f->alt ? type : 0};
         if (type == 'r') {
             c_format[f->alt ? 4 : 3] = 'g';
             if (precision == 0) precision = 1;
@@ -184,7 +196,8 @@ static qn_jval format_float(qn_jrun *run, const spec *f, double v)
         if (type == 'r' && !strpbrk(text, ".e")) qn_buf_puts(&b, ".0");
     }
     if (f->type == '%') qn_buf_putc(&b, '%');
-    qn_jval out = b.failed ? qn_jfail(run, "out of memory") : finish_number(run, f, minus, "", b.data, 3);
+    qn_jval out =
+        b.failed ? qn_jfail(run, "out of memory") : finish_number(run, f, minus, "", b.data, 3);
     qn_buf_release(&b);
     return out;
 }
@@ -208,16 +221,27 @@ static qn_jval format_int(qn_jrun *run, const spec *f, int64_t v)
     char digits[72];
     uint64_t mag = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
     switch (f->type) {
-    case 0: case 'd': case 'n': put_base(digits, mag, 10, false); return finish_number(run, f, v < 0, "", digits, 3);
-    case 'b': put_base(digits, mag, 2, false); return finish_number(run, f, v < 0, f->alt ? "0b" : "", digits, 4);
-    case 'o': put_base(digits, mag, 8, false); return finish_number(run, f, v < 0, f->alt ? "0o" : "", digits, 4);
-    case 'x': put_base(digits, mag, 16, false); return finish_number(run, f, v < 0, f->alt ? "0x" : "", digits, 4);
-    case 'X': put_base(digits, mag, 16, true); return finish_number(run, f, v < 0, f->alt ? "0X" : "", digits, 4);
+    case 0:
+    case 'd':
+    case 'n': put_base(digits, mag, 10, false); return finish_number(run, f, v < 0, "", digits, 3);
+    case 'b':
+        put_base(digits, mag, 2, false);
+        return finish_number(run, f, v < 0, f->alt ? "0b" : "", digits, 4);
+    case 'o':
+        put_base(digits, mag, 8, false);
+        return finish_number(run, f, v < 0, f->alt ? "0o" : "", digits, 4);
+    case 'x':
+        put_base(digits, mag, 16, false);
+        return finish_number(run, f, v < 0, f->alt ? "0x" : "", digits, 4);
+    case 'X':
+        put_base(digits, mag, 16, true);
+        return finish_number(run, f, v < 0, f->alt ? "0X" : "", digits, 4);
     case 'c': {
         qn_buf b = {0};
         if (v < 0 || v > 0x10FFFF) return qn_jfail(run, "%%c needs a code point");
         qn_buf_put_utf8(&b, (unsigned)v);
-        qn_jval out = b.failed ? qn_jfail(run, "out of memory") : finish(run, f, "", b.data, b.len, '<');
+        qn_jval out =
+            b.failed ? qn_jfail(run, "out of memory") : finish(run, f, "", b.data, b.len, '<');
         qn_buf_release(&b);
         return out;
     }
@@ -227,8 +251,10 @@ static qn_jval format_int(qn_jrun *run, const spec *f, int64_t v)
 
 static qn_jval format_text(qn_jrun *run, const spec *f, qn_jval v)
 {
-    if (f->type && f->type != 's') return qn_jfail(run, "unknown format code '%c' for a string", f->type);
-    if (f->sign || f->alt || f->group || f->align == '=') return qn_jfail(run, "this format is not allowed for strings");
+    if (f->type && f->type != 's')
+        return qn_jfail(run, "unknown format code '%c' for a string", f->type);
+    if (f->sign || f->alt || f->group || f->align == '=')
+        return qn_jfail(run, "this format is not allowed for strings");
     if (f->precision >= 0) v = qn_jslice(run, v, qn_jnone(), qn_jint(f->precision), qn_jnone());
     return run->failed ? v : finish(run, f, "", v.s->p, v.s->n, '<');
 }
@@ -291,9 +317,11 @@ qn_jval qn_jformat_spec(qn_jrun *run, qn_jval v, const char *p, size_t n)
         if (f.zero && f.align == '=') f.align = '<'; /* "05" pads texts on the right */
         return format_text(run, &f, v);
     }
-    if (f.precision > MAX_PRECISION) return qn_jfail(run, "a precision must be at most %d", MAX_PRECISION);
+    if (f.precision > MAX_PRECISION)
+        return qn_jfail(run, "a precision must be at most %d", MAX_PRECISION);
     if (qn_jis_int(v)) return format_int(run, &f, qn_jas_int(v));
-    if (f.type && !strchr("eEfFgGn%", f.type)) return qn_jfail(run, "unknown format code '%c' for a float", f.type);
+    if (f.type && !strchr("eEfFgGn%", f.type))
+        return qn_jfail(run, "unknown format code '%c' for a float", f.type);
     return format_float(run, &f, v.f);
 }
 
@@ -335,8 +363,10 @@ static qn_jval percent_number(percent *w, qn_jval v, spec *f)
 {
     qn_jrun *run = w->run;
     if (v.type == QN_J_UNDEF) return qn_jfail_undef(run, v);
-    if (!qn_jis_number(v)) return qn_jfail(run, "%%%c needs a number, not %s", f->type, qn_jtype_name(v));
-    if (f->precision > MAX_PRECISION) return qn_jfail(run, "a precision must be at most %d", MAX_PRECISION);
+    if (!qn_jis_number(v))
+        return qn_jfail(run, "%%%c needs a number, not %s", f->type, qn_jtype_name(v));
+    if (f->precision > MAX_PRECISION)
+        return qn_jfail(run, "a precision must be at most %d", MAX_PRECISION);
     if (strchr("eEfFgG", f->type)) return format_float(run, f, qn_jas_float(v));
     if (v.type == QN_J_FLOAT) {
         bool decimal = strchr("diu", f->type) != NULL;
@@ -348,7 +378,12 @@ static qn_jval percent_number(percent *w, qn_jval v, spec *f)
     int precision = f->precision;
     f->precision = -1;
     if (precision < 0) return format_int(run, f, qn_jas_int(v));
-    spec plain = {.fill = '0', .align = '=', .precision = -1, .type = f->type, .sign = f->sign, .alt = f->alt,
+    spec plain = {.fill = '0',
+                  .align = '=',
+                  .precision = -1,
+                  .type = f->type,
+                  .sign = f->sign,
+                  .alt = f->alt,
                   .width = precision + (qn_jas_int(v) < 0 || f->sign)};
     qn_jval digits = format_int(run, &plain, qn_jas_int(v));
     if (f->align == '=') f->align = '>', f->fill = ' ';
@@ -360,13 +395,15 @@ static qn_jval percent_value(percent *w, qn_jval v, spec *f)
     qn_jrun *run = w->run;
     if (f->type == 'c') {
         f->precision = -1;
-        if (v.type == QN_J_STR && qn_jstr_len(v.s) == 1) return finish(run, f, "", v.s->p, v.s->n, '>');
+        if (v.type == QN_J_STR && qn_jstr_len(v.s) == 1)
+            return finish(run, f, "", v.s->p, v.s->n, '>');
         if (!qn_jis_int(v)) return qn_jfail(run, "%%c needs an integer or a character");
         if (!f->align) f->align = '>';
         return format_int(run, f, qn_jas_int(v));
     }
     if (!strchr("sra", f->type)) return percent_number(w, v, f);
-    qn_jval s = f->type == 's' ? (w->escape ? qn_jescape(run, v) : qn_jsoft_str(run, v)) : to_repr(run, v, f->type == 'a');
+    qn_jval s = f->type == 's' ? (w->escape ? qn_jescape(run, v) : qn_jsoft_str(run, v))
+                               : to_repr(run, v, f->type == 'a');
     if (w->escape && f->type != 's') s = qn_jescape(run, s);
     if (run->failed) return s;
     if (f->precision >= 0) s = qn_jslice(run, s, qn_jnone(), qn_jint(f->precision), qn_jnone());
@@ -396,7 +433,9 @@ static size_t percent_one(percent *w, qn_buf *b, const char *p, size_t n, size_t
             return n;
         }
         const qn_jval *hit = qn_jdict_find(w->value.dict, p + at, end - 1 - at);
-        if (!hit) qn_jfail(w->run, "the format's key '%.*s' is missing", (int)(end - 1 - at > 60 ? 60 : end - 1 - at), p + at);
+        if (!hit)
+            qn_jfail(w->run, "the format's key '%.*s' is missing",
+                     (int)(end - 1 - at > 60 ? 60 : end - 1 - at), p + at);
         else v = *hit;
         at = end;
     }
@@ -413,7 +452,8 @@ static size_t percent_one(percent *w, qn_buf *b, const char *p, size_t n, size_t
         f.align = '<';
     }
     if (at < n && p[at] == '.') at = percent_size(w, p, n, at + 1, &precision);
-    if (f.width > MAX_FORMAT_WIDTH || precision > MAX_FORMAT_WIDTH) qn_jfail(w->run, "the width of a format is too large");
+    if (f.width > MAX_FORMAT_WIDTH || precision > MAX_FORMAT_WIDTH)
+        qn_jfail(w->run, "the width of a format is too large");
     f.precision = (int)(precision < -1 ? 0 : precision);
     if (f.zero && !f.align) f.align = '=', f.fill = '0';
     if (at < n && p[at] && strchr("hlL", p[at])) at++;
@@ -446,9 +486,11 @@ qn_jval qn_jformat_percent(qn_jrun *run, qn_jval format, qn_jval value)
         at = hit ? percent_one(&w, &b, p, n, end + 1) : n;
     }
     /* What Python can index counts as a mapping, whose values need not all be used. */
-    bool mapping = value.type == QN_J_DICT || value.type == QN_J_LIST || value.type == QN_J_UNDEF || value.type == QN_J_RANGE;
+    bool mapping = value.type == QN_J_DICT || value.type == QN_J_LIST || value.type == QN_J_UNDEF ||
+                   value.type == QN_J_RANGE;
     size_t given = value.type == QN_J_TUPLE ? value.list->n : mapping ? 0 : 1;
-    if (!run->failed && w.used < given) qn_jfail(run, "not all arguments were converted by the format string");
+    if (!run->failed && w.used < given)
+        qn_jfail(run, "not all arguments were converted by the format string");
     qn_jval v = qn_jstr_take(run, &b);
     v.safe = format.safe;
     return v;
@@ -477,11 +519,13 @@ static qn_jval field_start(braces *w, const char *p, size_t n)
             return qn_jfail(run, "a format cannot mix automatic and given field numbers");
         w->automatic = w->automatic || n == 0;
         w->next = n ? -1 : w->next + 1;
-        if (at >= (int64_t)w->call->n_pos) return qn_jfail(run, "format: there is no argument %lld", (long long)at);
+        if (at >= (int64_t)w->call->n_pos)
+            return qn_jfail(run, "format: there is no argument %lld", (long long)at);
         return w->call->pos[at];
     }
     for (size_t i = 0; i < w->call->n_kw; i++)
-        if (w->call->kw[i].name->n == n && memcmp(w->call->kw[i].name->p, p, n) == 0) return w->call->kw[i].value;
+        if (w->call->kw[i].name->n == n && memcmp(w->call->kw[i].name->p, p, n) == 0)
+            return w->call->kw[i].value;
     return qn_jfail(run, "format: there is no argument '%.*s'", n > 60 ? 60 : (int)n, p);
 }
 
@@ -496,14 +540,16 @@ static qn_jval field_value(braces *w, const char *p, size_t n)
         bool item = p[at++] == '[';
         size_t end = at;
         while (end < n && (item ? p[end] != ']' : p[end] != '.' && p[end] != '[')) end++;
-        if (end == at || (item && end == n)) return qn_jfail(run, "format: a field name is malformed");
+        if (end == at || (item && end == n))
+            return qn_jfail(run, "format: a field name is malformed");
         int64_t i;
         bool over = false, number = item && isdigit((unsigned char)p[at]);
         qn_jval key = number && qn_jparse_int(p + at, end - at, 10, &i, &over) && !over
                           ? qn_jint(i) : qn_jstr_borrow(run, p + at, end - at);
         v = item || run->failed ? qn_jget_item(run, v, key) : qn_jget_attr(run, v, key.s);
         at = end + item;
-        if (item && at < n && p[at] != '.' && p[at] != '[') return qn_jfail(run, "format: a field name is malformed");
+        if (item && at < n && p[at] != '.' && p[at] != '[')
+            return qn_jfail(run, "format: a field name is malformed");
     }
     return v;
 }
@@ -519,7 +565,8 @@ static void put_field(braces *w, qn_buf *b, const char *p, size_t n, int depth)
     if (name < n && p[name] == '!' && !run->failed) {
         char how = name + 1 < n ? p[name + 1] : 0;
         colon = name + 2;
-        if (!how || !strchr("rsa", how) || (colon < n && p[colon] != ':')) qn_jfail(run, "format: bad conversion");
+        if (!how || !strchr("rsa", how) || (colon < n && p[colon] != ':'))
+            qn_jfail(run, "format: bad conversion");
         else v = how == 's' ? qn_jsoft_str(run, v) : to_repr(run, v, how == 'a');
     }
     if (run->failed) return;

@@ -9,7 +9,8 @@
 static qn_jval g_raise(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)self;
-    qn_jval text = c->a[0].type == QN_J_UNDEF ? qn_jstr_borrow(run, "", 0) : qn_jto_str(run, c->a[0]);
+    qn_jval text =
+        c->a[0].type == QN_J_UNDEF ? qn_jstr_borrow(run, "", 0) : qn_jto_str(run, c->a[0]);
     if (run->failed) return text;
     run->failed = true;
     int n = text.s->n > QN_ERR_TEXT ? QN_ERR_TEXT : (int)text.s->n;
@@ -25,7 +26,8 @@ static qn_jval g_strftime(qn_jrun *run, qn_jval self, qn_jcall *c)
     struct tm tm;
     localtime_r(&now, &tm);
     char format[256], text[1024];
-    if (c->a[0].s->n >= sizeof format - 1) return qn_jfail(run, "strftime_now: the format is too long");
+    if (c->a[0].s->n >= sizeof format - 1)
+        return qn_jfail(run, "strftime_now: the format is too long");
     memcpy(format, c->a[0].s->p, c->a[0].s->n);
     format[c->a[0].s->n] = 'x'; /* so that an empty result is not mistaken for a failure */
     format[c->a[0].s->n + 1] = 0;
@@ -37,16 +39,19 @@ static qn_jval g_strftime(qn_jrun *run, qn_jval self, qn_jcall *c)
 static qn_jval g_range(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)self;
-    if (c->n_kw || c->n_pos < 1 || c->n_pos > 3) return qn_jfail(run, "range takes 1 to 3 integers");
+    if (c->n_kw || c->n_pos < 1 || c->n_pos > 3)
+        return qn_jfail(run, "range takes 1 to 3 integers");
     int64_t v[3] = {0, 0, 1};
     for (size_t i = 0; i < c->n_pos; i++) {
         if (c->pos[i].type == QN_J_UNDEF) return qn_jfail_undef(run, c->pos[i]);
-        if (!qn_jis_int(c->pos[i])) return qn_jfail(run, "range needs integers, got %s", qn_jtype_name(c->pos[i]));
+        if (!qn_jis_int(c->pos[i]))
+            return qn_jfail(run, "range needs integers, got %s", qn_jtype_name(c->pos[i]));
         v[c->n_pos == 1 ? 1 : i] = qn_jas_int(c->pos[i]);
     }
     if (v[2] == 0) return qn_jfail(run, "range: the step must not be 0");
     __int128 span = v[2] > 0 ? (__int128)v[1] - v[0] : (__int128)v[0] - v[1];
-    __int128 by = v[2] > 0 ? (__int128)v[2] : -(__int128)v[2], n = span <= 0 ? 0 : (span - 1) / by + 1;
+    __int128 by = v[2] > 0 ? (__int128)v[2] : -(__int128)v[2],
+             n = span <= 0 ? 0 : (span - 1) / by + 1;
     if (n > QN_J_MAX_RANGE) return qn_jfail(run, "range: more than %d items", QN_J_MAX_RANGE);
     qn_jval r = {.type = QN_J_RANGE, .range = qn_jtake(run, 1, sizeof *r.range)};
     if (!r.range) return qn_jundef(NULL);
@@ -57,7 +62,8 @@ static qn_jval g_range(qn_jrun *run, qn_jval self, qn_jcall *c)
 static bool fill_pairs(qn_jrun *run, qn_jdict *d, qn_jval from)
 {
     if (from.type == QN_J_DICT) {
-        for (size_t i = 0; i < from.dict->n; i++) qn_jdict_set(run, d, from.dict->e[i].key, from.dict->e[i].value);
+        for (size_t i = 0; i < from.dict->n; i++)
+            qn_jdict_set(run, d, from.dict->e[i].key, from.dict->e[i].value);
         return !run->failed;
     }
     qn_jiter it;
@@ -129,10 +135,14 @@ static qn_jval g_lipsum(qn_jrun *run, qn_jval self, qn_jcall *c)
 const qn_jfn *qn_jglobal_find(const char *name, size_t n)
 {
     static const qn_jfn table[] = {
-        {"raise_exception", g_raise, "message", 1, false}, {"strftime_now", g_strftime, "format", 1, false},
-        {"range", g_range, NULL, 0, false}, {"dict", g_dict, NULL, 0, false},
-        {"namespace", g_namespace, NULL, 0, false}, {"cycler", g_cycler, NULL, 0, false},
-        {"joiner", g_joiner, "sep", 0, false}, {"lipsum", g_lipsum, NULL, 0, false},
+        {"raise_exception", g_raise, "message", 1, false},
+        {"strftime_now", g_strftime, "format", 1, false},
+        {"range", g_range, NULL, 0, false},
+        {"dict", g_dict, NULL, 0, false},
+        {"namespace", g_namespace, NULL, 0, false},
+        {"cycler", g_cycler, NULL, 0, false},
+        {"joiner", g_joiner, "sep", 0, false},
+        {"lipsum", g_lipsum, NULL, 0, false},
     };
     qn_jstr s = {.p = name, .n = n};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

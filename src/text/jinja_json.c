@@ -58,7 +58,8 @@ static void put_line(writer *w)
 {
     if (!w->pretty) return;
     qn_buf_putc(&w->b, '\n');
-    for (int i = 0; i < w->level && qn_jbuf_ok(w->run, &w->b); i++) qn_buf_put(&w->b, w->indent.s->p, w->indent.s->n);
+    for (int i = 0; i < w->level && qn_jbuf_ok(w->run, &w->b); i++)
+        qn_buf_put(&w->b, w->indent.s->p, w->indent.s->n);
 }
 
 static void put_value(writer *w, qn_jval v);
@@ -90,7 +91,8 @@ static void put_key(writer *w, qn_jval key)
         put_value(w, key);
         qn_buf_putc(&w->b, '"');
     } else {
-        qn_jfail(w->run, "tojson: keys must be str, int, float, bool or None, not %s", qn_jtype_name(key));
+        qn_jfail(w->run, "tojson: keys must be str, int, float, bool or None, not %s",
+                 qn_jtype_name(key));
     }
 }
 

@@ -64,7 +64,8 @@ static qn_jtok *push(lexer *x, qn_jtok_type type)
         size_t cap = x->cap ? x->cap * 2 : 256;
         qn_jtok *tok = cap <= MAX_TOKENS ? realloc(x->tok, cap * sizeof *tok) : NULL;
         if (!tok) {
-            x->rc = qn_err_set(x->err, QN_NOMEM, "template: no memory for more than %zu tokens", x->count);
+            x->rc = qn_err_set(x->err, QN_NOMEM, "template: no memory for more than %zu tokens",
+                               x->count);
             return NULL;
         }
         x->tok = tok;
@@ -124,7 +125,8 @@ static void emit_data(lexer *x, size_t to, char sign, bool block)
         size_t start = n;
         while (start > 0 && p[start - 1] != '\n') start--;
         bool at_line_start = start > 0 || x->line_starting;
-        if (at_line_start && qn_jstrip_left(p + start, n - start, NULL, 0) == n - start) keep = start;
+        if (at_line_start && qn_jstrip_left(p + start, n - start, NULL, 0) == n - start)
+            keep = start;
     }
     if (keep > 0) {
         qn_jtok *k = push(x, QN_JT_DATA);
@@ -185,7 +187,9 @@ static int hex_value(const char *p, size_t digits, unsigned *out)
     unsigned v = 0;
     for (size_t i = 0; i < digits; i++) {
         if (!isxdigit((unsigned char)p[i])) return -1;
-        v = v * 16 + (unsigned)(isdigit((unsigned char)p[i]) ? p[i] - '0' : tolower((unsigned char)p[i]) - 'a' + 10);
+        v = v * 16 + (unsigned)(isdigit((unsigned char)p[i])
+                                    ? p[i] - '0'
+                                    : tolower((unsigned char)p[i]) - 'a' + 10);
     }
     *out = v;
     return 0;
@@ -205,7 +209,8 @@ static size_t unescape(qn_buf *b, const char *p, size_t n)
     if (p[1] >= '0' && p[1] <= '7') {
         unsigned v = 0;
         size_t i = 1;
-        for (; i < n && i < 4 && p[i] >= '0' && p[i] <= '7'; i++) v = v * 8 + (unsigned)(p[i] - '0');
+        for (; i < n && i < 4 && p[i] >= '0' && p[i] <= '7'; i++)
+            v = v * 8 + (unsigned)(p[i] - '0');
         qn_buf_put_utf8(b, v);
         return i;
     }
@@ -217,7 +222,8 @@ static size_t unescape(qn_buf *b, const char *p, size_t n)
         return 2 + digits;
     }
     if (p[1] == 'N') return 0;
-    if ((unsigned char)p[1] >= 0x80) { /* Python sees an escaped backslash before the code's digits */
+    if ((unsigned char)p[1] >=
+        0x80) { /* Python sees an escaped backslash before the code's digits */
         unsigned cp;
         size_t k = qn_utf8_decode(p + 1, n - 1, &cp);
         qn_buf_printf(b, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
@@ -260,7 +266,8 @@ static void lex_string(lexer *x)
             at += used;
             if (at >= k->n) escapes = false;
         }
-        if (escapes) fail(x, "a string has a bad or unsupported escape (\\xHH, \\uHHHH, \\UHHHHHHHH)");
+        if (escapes)
+            fail(x, "a string has a bad or unsupported escape (\\xHH, \\uHHHH, \\UHHHHHHHH)");
         k->n = b.len;
         k->p = b.failed ? NULL : qn_arena_dup(&x->t->arena, b.data ? b.data : "", b.len);
         qn_buf_release(&b);

@@ -126,9 +126,10 @@ static qn_jval c_reset(qn_jrun *run, qn_jval self, qn_jcall *c)
 }
 
 static const qn_jfn dict_methods[] = {
-    {"items", d_items, "", 0, true}, {"keys", d_keys, "", 0, true}, {"values", d_values, "", 0, true},
-    {"get", d_get, "key default", 1, true}, {"copy", d_copy, "", 0, true},
-    {"fromkeys", d_fromkeys, "iterable value", 1, true}, {NULL, NULL, NULL, 0, false},
+    {"items", d_items, "", 0, true},   {"keys", d_keys, "", 0, true},
+    {"values", d_values, "", 0, true}, {"get", d_get, "key default", 1, true},
+    {"copy", d_copy, "", 0, true},     {"fromkeys", d_fromkeys, "iterable value", 1, true},
+    {NULL, NULL, NULL, 0, false},
 };
 static const qn_jfn list_methods[] = {
     {"count", l_count, "value", 1, true}, {"index", l_index, "value start stop", 1, true},
@@ -184,7 +185,8 @@ static qn_jval macro_attr(qn_jrun *run, qn_jmacro *m, const qn_jstr *s)
 {
     const qn_jnode *n = m->node;
     bool anonymous = n->kind == QN_JN_CALLBLOCK;
-    if (qn_jstr_is(s, "name")) return anonymous ? qn_jnone() : (qn_jval){.type = QN_J_STR, .s = n->name};
+    if (qn_jstr_is(s, "name"))
+        return anonymous ? qn_jnone() : (qn_jval){.type = QN_J_STR, .s = n->name};
     if (qn_jstr_is(s, "caller")) return qn_jbool(n->scope->caller_slot >= 0);
     if (qn_jstr_is(s, "catch_kwargs")) return qn_jbool(n->scope->kwargs_slot >= 0);
     if (qn_jstr_is(s, "catch_varargs")) return qn_jbool(n->scope->varargs_slot >= 0);

@@ -33,8 +33,8 @@ qn_code qn_jtree_error(const qn_jtree *t, uint32_t line, qn_err *err, const char
     size_t n;
     qn_jtree_line(t, line, &p, &n);
     while (n > 0 && (*p == ' ' || *p == '\t')) p++, n--;
-    return qn_err_set(err, QN_INVALID, "%s, line %u: %s, in \"%.*s\"", t->name, line, text, n > 120 ? 120 : (int)n,
-                      p);
+    return qn_err_set(err, QN_INVALID, "%s, line %u: %s, in \"%.*s\"", t->name, line, text,
+                      n > 120 ? 120 : (int)n, p);
 }
 
 bool qn_jnodes_add(qn_jtree *t, qn_jnodes *l, qn_jnode *n)
@@ -78,7 +78,8 @@ qn_jnode *qn_jp_node(qn_jparser *p, qn_jkind kind, uint32_t line)
 
 void qn_jp_add(qn_jparser *p, qn_jnodes *l, qn_jnode *n)
 {
-    if (!p->rc && !qn_jnodes_add(p->t, l, n)) p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
+    if (!p->rc && !qn_jnodes_add(p->t, l, n))
+        p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
 }
 
 const qn_jstr *qn_jp_str(qn_jparser *p, const char *text, size_t n)
@@ -123,7 +124,8 @@ const qn_jtok *qn_jp_expect(qn_jparser *p, qn_jtok_type type)
     const qn_jtok *k = qn_jp_now(p);
     if (k->type != type) {
         if (k->type == QN_JT_NAME)
-            qn_jp_fail(p, "expected '%s', got '%.*s'", qn_jtok_name(type), k->n > 60 ? 60 : (int)k->n, k->p);
+            qn_jp_fail(p, "expected '%s', got '%.*s'", qn_jtok_name(type),
+                       k->n > 60 ? 60 : (int)k->n, k->p);
         else qn_jp_fail(p, "expected '%s', got '%s'", qn_jtok_name(type), qn_jtok_name(k->type));
         return NULL;
     }
@@ -147,7 +149,8 @@ bool qn_jp_enter(qn_jparser *p)
 static qn_jnode *parse_or(qn_jparser *p);
 static qn_jnode *parse_unary(qn_jparser *p, bool with_filter);
 
-static qn_jnode *binary(qn_jparser *p, qn_jkind kind, qn_jop op, qn_jnode *a, qn_jnode *b, uint32_t line)
+static qn_jnode *binary(qn_jparser *p, qn_jkind kind, qn_jop op, qn_jnode *a, qn_jnode *b,
+                        uint32_t line)
 {
     qn_jnode *n = qn_jp_node(p, kind, line);
     if (!n) return NULL;
@@ -474,7 +477,8 @@ static qn_jnode *parse_pow(qn_jparser *p)
 {
     uint32_t line = qn_jp_now(p)->line;
     qn_jnode *n = parse_unary(p, true);
-    while (qn_jp_skip(p, QN_JT_POW)) n = binary(p, QN_JN_BINARY, QN_J_POW, n, parse_unary(p, true), line);
+    while (qn_jp_skip(p, QN_JT_POW))
+        n = binary(p, QN_JN_BINARY, QN_J_POW, n, parse_unary(p, true), line);
     return n;
 }
 
@@ -628,7 +632,8 @@ qn_jnode *qn_jp_tuple(qn_jparser *p, qn_jtuple_rule rule)
     while (!p->rc) {
         if (items.n && !qn_jp_expect(p, QN_JT_COMMA)) return NULL;
         if (tuple_end(p)) break;
-        qn_jp_add(p, &items, rule.simple ? qn_jp_primary(p, rule.namespaces) : qn_jp_expression(p, rule.cond));
+        qn_jp_add(p, &items,
+                  rule.simple ? qn_jp_primary(p, rule.namespaces) : qn_jp_expression(p, rule.cond));
         if (p->rc || !qn_jp_is(p, QN_JT_COMMA)) break;
         is_tuple = true;
     }

@@ -37,7 +37,8 @@ static inline const qn_jtok *qn_jp_now(const qn_jparser *p) { return &p->tok[p->
 __attribute__((format(printf, 2, 3)))
 qn_jnode *qn_jp_fail(qn_jparser *p, const char *fmt, ...);
 
-/* Tree memory: a node; append to a list; a string over borrowed bytes [n]. Errors: QN_NOMEM in p->rc. */
+/* Tree memory: a node; append to a list; a string over borrowed bytes [n]. Errors: QN_NOMEM in
+ * p->rc. */
 qn_jnode *qn_jp_node(qn_jparser *p, qn_jkind kind, uint32_t line);
 void qn_jp_add(qn_jparser *p, qn_jnodes *l, qn_jnode *n);
 const qn_jstr *qn_jp_str(qn_jparser *p, const char *text, size_t n);

@@ -15,7 +15,8 @@ static void parse_statements(qn_jparser *p, qn_jnodes *out, const char *const *e
     if (!qn_jp_enter(p)) return;
     parse_body(p, out, ends);
     p->depth--;
-    if (!p->rc && qn_jp_is(p, QN_JT_EOF)) qn_jp_fail(p, "unexpected end of template, '%s' is missing", ends[0]);
+    if (!p->rc && qn_jp_is(p, QN_JT_EOF))
+        qn_jp_fail(p, "unexpected end of template, '%s' is missing", ends[0]);
 }
 
 /* The same with one end, which is skipped. */
@@ -52,7 +53,8 @@ static qn_jnode *parse_target_name(qn_jparser *p)
     n->name = qn_jp_str(p, k->p, k->n);
     static const char *const constants[] = {"true", "false", "none", "True", "False", "None"};
     for (size_t i = 0; n->name && i < sizeof constants / sizeof *constants; i++)
-        if (qn_jstr_is(n->name, constants[i])) return qn_jp_fail(p, "cannot assign to '%s'", constants[i]);
+        if (qn_jstr_is(n->name, constants[i]))
+            return qn_jp_fail(p, "cannot assign to '%s'", constants[i]);
     return n;
 }
 
@@ -199,8 +201,10 @@ static qn_jnode *parse_block(qn_jparser *p, uint32_t line)
     if (!n) return NULL;
     n->name = qn_jp_str(p, name->p, name->n);
     for (size_t i = 0; n->name && i < p->blocks.n; i++)
-        if (p->blocks.v[i]->name->n == name->n && memcmp(p->blocks.v[i]->name->p, name->p, name->n) == 0)
-            return qn_jp_fail(p, "block '%.*s' is defined twice", name->n > 60 ? 60 : (int)name->n, name->p);
+        if (p->blocks.v[i]->name->n == name->n &&
+            memcmp(p->blocks.v[i]->name->p, name->p, name->n) == 0)
+            return qn_jp_fail(p, "block '%.*s' is defined twice", name->n > 60 ? 60 : (int)name->n,
+                              name->p);
     qn_jp_add(p, &p->blocks, n);
     if (qn_jp_skip_name(p, "scoped") || qn_jp_skip_name(p, "required"))
         return qn_jp_fail(p, "not supported yet: scoped and required blocks");
@@ -230,12 +234,19 @@ static qn_jnode *parse_generation(qn_jparser *p, uint32_t line)
 
 static qn_jnode *parse_jump(qn_jparser *p, uint32_t line, qn_jkind kind)
 {
-    if (p->loops == 0) return qn_jp_fail(p, "'%s' outside of a loop", kind == QN_JN_BREAK ? "break" : "continue");
+    if (p->loops == 0)
+        return qn_jp_fail(p, "'%s' outside of a loop", kind == QN_JN_BREAK ? "break" : "continue");
     return qn_jp_node(p, kind, line);
 }
 
-static qn_jnode *parse_break(qn_jparser *p, uint32_t line) { return parse_jump(p, line, QN_JN_BREAK); }
-static qn_jnode *parse_continue(qn_jparser *p, uint32_t line) { return parse_jump(p, line, QN_JN_CONTINUE); }
+static qn_jnode *parse_break(qn_jparser *p, uint32_t line)
+{
+    return parse_jump(p, line, QN_JN_BREAK);
+}
+static qn_jnode *parse_continue(qn_jparser *p, uint32_t line)
+{
+    return parse_jump(p, line, QN_JN_CONTINUE);
+}
 
 /* include, import, from, extends: there is nothing to load from, which jinja2 notices when it gets
  * there. */

@@ -14,10 +14,10 @@
 enum {
     QN_J_MAX_DEPTH = 1200,          /* nested evaluations and macro calls */
     QN_J_MAX_RANGE = 100000,        /* items of a range(), as in jinja2's sandbox */
-    QN_J_MAX_STEPS = 200 * 1000000, /* evaluated nodes and walked items */
+    QN_J_MAX_STEPS = 50 * 1000000,  /* evaluated nodes and walked items, unless set otherwise */
 };
 #define QN_J_MAX_OUTPUT ((size_t)64 << 20) /* bytes of text in all buffers */
-#define QN_J_MAX_MEMORY ((size_t)256 << 20)   /* bytes of values */
+#define QN_J_MAX_MEMORY ((size_t)256 << 20)   /* bytes of values, unless set otherwise */
 
 /* The variables of one activation of a scope. */
 typedef struct qn_jframe qn_jframe;
@@ -35,6 +35,8 @@ struct qn_jrun {
     uint32_t line;   /* of the node in evaluation, 1-based */
     int depth;       /* nested evaluations */
     int64_t steps;   /* nodes and items so far */
+    int64_t max_steps;
+    size_t max_memory; /* bytes of values */
     size_t put;      /* bytes of text so far */
     qn_buf *out;     /* where output goes now */
     qn_jframe *root;
@@ -91,22 +93,24 @@ void qn_jwrite(qn_jrun *run, const char *p, size_t n);
 /* Check the buffer against the output limit and memory. Errors: recorded, false. */
 bool qn_jbuf_ok(qn_jrun *run, const qn_buf *b);
 
-/* Call a built-in: bind the arguments, then run it. Errors: wrong arguments, those of the callee. */
+/* Call a built-in: bind the arguments, then run it. Errors: wrong arguments, those of the callee.
+ */
 qn_jval qn_jfn_call(qn_jrun *run, const qn_jfn *fn, qn_jval self, qn_jcall *c);
 /* Call any value. Errors: not callable, those of the callee. */
 qn_jval qn_jcall_value(qn_jrun *run, qn_jval callee, qn_jcall *c);
 /* Call a macro / render a recursive loop again. Errors: wrong arguments, those of the body. */
 qn_jval qn_jmacro_call(qn_jrun *run, qn_jmacro *m, qn_jcall *c);
 qn_jval qn_jloop_recurse(qn_jrun *run, qn_jloop *loop, qn_jval items);
-/* The value of loop.NAME; undefined if there is no such attribute. Errors: those of its iterator. */
+/* The value of loop.NAME; undefined if there is no such attribute. Errors: those of its iterator.
+ */
 qn_jval qn_jloop_attr(qn_jrun *run, qn_jval loop, const char *name, size_t n);
 
 /* Look up built-ins by name of n bytes [n]; NULL if there is none (no failure). */
 const qn_jfn *qn_jfilter_find(const char *name, size_t n);
 const qn_jfn *qn_jtest_find(const char *name, size_t n);
 const qn_jfn *qn_jglobal_find(const char *name, size_t n);
-/* A method of a value as a bound method, or another built-in attribute; QN_J_MISSING if the type has
- * none of that name. Errors: memory. */
+/* A method of a value as a bound method, or another built-in attribute; QN_J_MISSING if the type
+ * has none of that name. Errors: memory. */
 qn_jval qn_jattr_builtin(qn_jrun *run, qn_jval v, const char *name, size_t n);
 /* `v.name` and `v[key]` with the sandbox's rules. Errors: attribute of undefined. */
 qn_jval qn_jget_attr(qn_jrun *run, qn_jval v, const qn_jstr *name);

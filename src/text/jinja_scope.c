@@ -1,11 +1,11 @@
 /* jinja_scope.c - which variable a name means.
  *
- * jinja2 decides this when it compiles: a scope first collects the names its own statements load and
- * store (a nested scope contributes only what it evaluates outside of itself), and each name gets one
- * rule for its value when the scope opens. The order of loads and stores matters, and `if` branches
- * are merged. The results differ from a plain chain of dictionaries in cases that templates meet
- * (a set block that reads its own name, a name that is set later in the same loop body), so the same
- * algorithm is used here.
+ * jinja2 decides this when it compiles: a scope first collects the names its own statements load
+ * and store (a nested scope contributes only what it evaluates outside of itself), and each name
+ * gets one rule for its value when the scope opens. The order of loads and stores matters, and `if`
+ * branches are merged. The results differ from a plain chain of dictionaries in cases that
+ * templates meet (a set block that reads its own name, a name that is set later in the same loop
+ * body), so the same algorithm is used here.
  */
 #include <string.h>
 
@@ -28,7 +28,10 @@ static void out_of_memory(resolver *r)
     if (!r->rc) r->rc = qn_err_set(r->err, QN_NOMEM, "template: out of memory");
 }
 
-static bool same(const qn_jstr *a, const qn_jstr *b) { return a->n == b->n && memcmp(a->p, b->p, a->n) == 0; }
+static bool same(const qn_jstr *a, const qn_jstr *b)
+{
+    return a->n == b->n && memcmp(a->p, b->p, a->n) == 0;
+}
 
 static qn_jsymbol *find_own(const qn_jscope *s, const qn_jstr *name)
 {
@@ -92,7 +95,8 @@ static int declare_text(resolver *r, qn_jscope *s, const char *name)
 static void alias_or(qn_jscope *s, qn_jsymbol *sym, qn_jload otherwise)
 {
     sym->load = otherwise;
-    if (s->parent && find_ref(s->parent, sym->name, &sym->hops, &sym->slot)) sym->load = QN_JL_ALIAS;
+    if (s->parent && find_ref(s->parent, sym->name, &sym->hops, &sym->slot))
+        sym->load = QN_JL_ALIAS;
 }
 
 static void note_store(resolver *r, qn_jscope *s, const qn_jstr *name)
@@ -142,7 +146,8 @@ static void collect_store(resolver *r, qn_jscope *s, const qn_jnode *target, boo
 {
     if (!target || r->rc) return;
     if (target->kind == QN_JN_TUPLE) {
-        for (size_t i = 0; i < target->list.n; i++) collect_store(r, s, target->list.v[i], parameter);
+        for (size_t i = 0; i < target->list.n; i++)
+            collect_store(r, s, target->list.v[i], parameter);
     } else if (target->kind == QN_JN_NSREF) {
         note_load(r, s, target->name);
     } else if (parameter) {
@@ -317,14 +322,16 @@ static bool any_stores_loop(const qn_jnodes *l)
 static bool stores_loop(const qn_jnode *n)
 {
     search q = {.name = "loop"};
-    if (n->kind == QN_JN_FOR || n->kind == QN_JN_SET || n->kind == QN_JN_SETBLOCK) look_store(&q, n->a);
+    if (n->kind == QN_JN_FOR || n->kind == QN_JN_SET || n->kind == QN_JN_SETBLOCK)
+        look_store(&q, n->a);
     return q.stored || any_stores_loop(&n->body) || any_stores_loop(&n->orelse);
 }
 
 static void resolve_for(resolver *r, qn_jscope *s, qn_jnode *n)
 {
     if (stores_loop(n)) {
-        r->rc = qn_jtree_error(r->t, n->line, r->err, "cannot assign to the special variable 'loop' in a loop");
+        r->rc = qn_jtree_error(r->t, n->line, r->err,
+                               "cannot assign to the special variable 'loop' in a loop");
         return;
     }
     qn_jscope *body = n->scope = new_scope(r, s);
@@ -334,7 +341,8 @@ static void resolve_for(resolver *r, qn_jscope *s, qn_jnode *n)
     collect_all(r, body, &n->body);
     if (n->orelse.n && (n->scope2 = new_scope(r, s))) collect_all(r, n->scope2, &n->orelse);
     if (n->c && (n->scope3 = new_scope(r, s))) {
-        if (body->loop_slot >= 0) entry(r, n->scope3, body->sym[0].name); /* the target has one slot in both */
+        if (body->loop_slot >= 0)
+            entry(r, n->scope3, body->sym[0].name); /* the target has one slot in both */
         collect_store(r, n->scope3, n->a, true);
         collect(r, n->scope3, n->c);
     }
@@ -359,7 +367,8 @@ static void resolve_macro(resolver *r, qn_jscope *s, qn_jnode *n)
         if (!qn_jstr_is(p->name, "caller")) continue;
         in->explicit_caller = true;
         if (caller && !n->list2.v[i])
-            r->rc = qn_jtree_error(r->t, n->line, r->err, "the parameter 'caller' needs a default or must be left out");
+            r->rc = qn_jtree_error(r->t, n->line, r->err,
+                                   "the parameter 'caller' needs a default or must be left out");
     }
     collect_all(r, in, &n->list2);
     collect_all(r, in, &n->body);
@@ -388,7 +397,8 @@ static void resolve_plain(resolver *r, qn_jscope *parent, qn_jnode *n)
 static void resolve_name(resolver *r, qn_jscope *s, qn_jnode *n)
 {
     if (!find_ref(s, n->name, &n->hops, &n->slot))
-        r->rc = qn_jtree_error(r->t, n->line, r->err, "cannot find the variable '%.*s'", (int)n->name->n, n->name->p);
+        r->rc = qn_jtree_error(r->t, n->line, r->err, "cannot find the variable '%.*s'",
+                               (int)n->name->n, n->name->p);
 }
 
 static void resolve_children(resolver *r, qn_jscope *s, qn_jnode *n, bool soft, bool top)
@@ -441,7 +451,8 @@ static void resolve(resolver *r, qn_jscope *s, qn_jnode *n, bool soft, bool top)
     case QN_JN_TEST:
         if (!n->fn && !soft)
             r->rc = qn_jtree_error(r->t, n->line, r->err, "no %s named '%.*s'",
-                                   n->kind == QN_JN_FILTER ? "filter" : "test", (int)n->name->n, n->name->p);
+                                   n->kind == QN_JN_FILTER ? "filter" : "test", (int)n->name->n,
+                                   n->name->p);
         else resolve_children(r, s, n, soft, false);
         break;
     case QN_JN_IF:

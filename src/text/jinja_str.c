@@ -44,10 +44,26 @@ static qn_jval recase(qn_jrun *run, qn_jval self, qn_jcase to)
     return take(run, self, &b);
 }
 
-static qn_jval s_upper(qn_jrun *run, qn_jval self, qn_jcall *c) { (void)c; return recase(run, self, QN_J_UPPER); }
-static qn_jval s_lower(qn_jrun *run, qn_jval self, qn_jcall *c) { (void)c; return recase(run, self, QN_J_LOWER); }
-static qn_jval s_title(qn_jrun *run, qn_jval self, qn_jcall *c) { (void)c; return recase(run, self, QN_J_TITLE); }
-static qn_jval s_casefold(qn_jrun *run, qn_jval self, qn_jcall *c) { (void)c; return recase(run, self, QN_J_FOLD); }
+static qn_jval s_upper(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    (void)c;
+    return recase(run, self, QN_J_UPPER);
+}
+static qn_jval s_lower(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    (void)c;
+    return recase(run, self, QN_J_LOWER);
+}
+static qn_jval s_title(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    (void)c;
+    return recase(run, self, QN_J_TITLE);
+}
+static qn_jval s_casefold(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    (void)c;
+    return recase(run, self, QN_J_FOLD);
+}
 
 static qn_jval s_capitalize(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
@@ -92,9 +108,18 @@ static qn_jval strip(qn_jrun *run, qn_jval self, qn_jval chars, bool left, bool 
     return part(run, self, p + a, n - a - b);
 }
 
-static qn_jval s_strip(qn_jrun *run, qn_jval self, qn_jcall *c) { return strip(run, self, c->a[0], true, true); }
-static qn_jval s_lstrip(qn_jrun *run, qn_jval self, qn_jcall *c) { return strip(run, self, c->a[0], true, false); }
-static qn_jval s_rstrip(qn_jrun *run, qn_jval self, qn_jcall *c) { return strip(run, self, c->a[0], false, true); }
+static qn_jval s_strip(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return strip(run, self, c->a[0], true, true);
+}
+static qn_jval s_lstrip(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return strip(run, self, c->a[0], true, false);
+}
+static qn_jval s_rstrip(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return strip(run, self, c->a[0], false, true);
+}
 
 static bool begins(const qn_jstr *s, const qn_jstr *with)
 {
@@ -124,7 +149,8 @@ static qn_jval s_removesuffix(qn_jrun *run, qn_jval self, qn_jcall *c)
 
 /* The part of self between two optional positions, as str.find and friends take them; false if the
  * start lies behind the end. *base: code points before it. */
-static bool window(qn_jrun *run, qn_jval self, qn_jval from, qn_jval to, qn_jval *out, int64_t *base)
+static bool window(qn_jrun *run, qn_jval self, qn_jval from, qn_jval to, qn_jval *out,
+                   int64_t *base)
 {
     int64_t n = (int64_t)qn_jstr_len(self.s), a = 0, b = n;
     if (!absent(from)) a = qn_jarg_int(run, from, 0);
@@ -135,7 +161,8 @@ static bool window(qn_jrun *run, qn_jval self, qn_jval from, qn_jval to, qn_jval
     if (b > n) b = n;
     *base = a;
     if (a > b) return false;
-    *out = absent(from) && absent(to) ? self : qn_jslice(run, self, qn_jint(a), qn_jint(b), qn_jnone());
+    *out = absent(from) && absent(to) ? self
+                                      : qn_jslice(run, self, qn_jint(a), qn_jint(b), qn_jnone());
     return !run->failed;
 }
 
@@ -160,8 +187,14 @@ static qn_jval affix(qn_jrun *run, qn_jval self, qn_jcall *c, bool prefix)
     return qn_jbool(affix_matches(run, v, c->a[0], prefix));
 }
 
-static qn_jval s_startswith(qn_jrun *run, qn_jval self, qn_jcall *c) { return affix(run, self, c, true); }
-static qn_jval s_endswith(qn_jrun *run, qn_jval self, qn_jcall *c) { return affix(run, self, c, false); }
+static qn_jval s_startswith(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return affix(run, self, c, true);
+}
+static qn_jval s_endswith(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return affix(run, self, c, false);
+}
 
 static const char *search(const char *p, size_t n, const qn_jstr *what, bool last)
 {
@@ -178,23 +211,37 @@ static int64_t find(qn_jrun *run, qn_jval self, qn_jcall *c, bool last)
 {
     qn_jval v;
     int64_t base;
-    if (!need_str(run, c->a[0], "the text to find") || !window(run, self, c->a[1], c->a[2], &v, &base)) return -1;
+    if (!need_str(run, c->a[0], "the text to find") ||
+        !window(run, self, c->a[1], c->a[2], &v, &base))
+        return -1;
     const char *hit = search(v.s->p, v.s->n, c->a[0].s, last);
     if (!hit) return -1;
     qn_jstr before = {.p = v.s->p, .n = (size_t)(hit - v.s->p)};
     return base + (int64_t)qn_jstr_len(&before);
 }
 
-static qn_jval s_find(qn_jrun *run, qn_jval self, qn_jcall *c) { return qn_jint(find(run, self, c, false)); }
-static qn_jval s_rfind(qn_jrun *run, qn_jval self, qn_jcall *c) { return qn_jint(find(run, self, c, true)); }
+static qn_jval s_find(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return qn_jint(find(run, self, c, false));
+}
+static qn_jval s_rfind(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return qn_jint(find(run, self, c, true));
+}
 
 static qn_jval must_find(qn_jrun *run, int64_t at)
 {
     return at < 0 ? qn_jfail(run, "substring not found") : qn_jint(at);
 }
 
-static qn_jval s_index(qn_jrun *run, qn_jval self, qn_jcall *c) { return must_find(run, find(run, self, c, false)); }
-static qn_jval s_rindex(qn_jrun *run, qn_jval self, qn_jcall *c) { return must_find(run, find(run, self, c, true)); }
+static qn_jval s_index(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return must_find(run, find(run, self, c, false));
+}
+static qn_jval s_rindex(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return must_find(run, find(run, self, c, true));
+}
 
 static qn_jval s_count(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
@@ -300,7 +347,8 @@ static void rsplit_space(qn_jrun *run, qn_jval self, int64_t max, qn_jlist *out)
     }
 }
 
-static void split_sep(qn_jrun *run, qn_jval self, const qn_jstr *sep, int64_t max, bool last, qn_jlist *out)
+static void split_sep(qn_jrun *run, qn_jval self, const qn_jstr *sep, int64_t max, bool last,
+                      qn_jlist *out)
 {
     const char *p = self.s->p, *end = p + self.s->n;
     while (max-- != 0 && !run->failed) {
@@ -338,8 +386,14 @@ static qn_jval split(qn_jrun *run, qn_jval self, qn_jcall *c, bool last)
     return out;
 }
 
-static qn_jval s_split(qn_jrun *run, qn_jval self, qn_jcall *c) { return split(run, self, c, false); }
-static qn_jval s_rsplit(qn_jrun *run, qn_jval self, qn_jcall *c) { return split(run, self, c, true); }
+static qn_jval s_split(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return split(run, self, c, false);
+}
+static qn_jval s_rsplit(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return split(run, self, c, true);
+}
 
 static qn_jval s_splitlines(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
@@ -349,7 +403,8 @@ static qn_jval s_splitlines(qn_jrun *run, qn_jval self, qn_jcall *c)
     for (size_t i = 0, start = 0; !run->failed && start < self.s->n;) {
         unsigned cp = 0;
         size_t k = i < self.s->n ? qn_utf8_decode(p + i, self.s->n - i, &cp) : 0;
-        bool line = (cp >= 10 && cp <= 13) || (cp >= 28 && cp <= 30) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
+        bool line = (cp >= 10 && cp <= 13) || (cp >= 28 && cp <= 30) || cp == 0x85 ||
+                    cp == 0x2028 || cp == 0x2029;
         if (k && !line) {
             i += k;
             continue;
@@ -374,8 +429,14 @@ static qn_jval partition(qn_jrun *run, qn_jval self, qn_jcall *c, bool last)
                                             part(run, self, hit + sep, n - at - sep)}, 3);
 }
 
-static qn_jval s_partition(qn_jrun *run, qn_jval self, qn_jcall *c) { return partition(run, self, c, false); }
-static qn_jval s_rpartition(qn_jrun *run, qn_jval self, qn_jcall *c) { return partition(run, self, c, true); }
+static qn_jval s_partition(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return partition(run, self, c, false);
+}
+static qn_jval s_rpartition(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return partition(run, self, c, true);
+}
 
 /* ---- widths ---- */
 
@@ -386,7 +447,8 @@ static qn_jval pad(qn_jrun *run, qn_jval self, qn_jcall *c, int side)
     if (!need_str(run, fill, "the fill character")) return qn_jundef(NULL);
     if (self.safe) fill = qn_jescape(run, fill);
     if (run->failed) return fill;
-    if (qn_jstr_len(fill.s) != 1) return qn_jfail(run, "the fill character must be exactly one character long");
+    if (qn_jstr_len(fill.s) != 1)
+        return qn_jfail(run, "the fill character must be exactly one character long");
     if (width > MAX_WIDTH) return qn_jfail(run, "a width must be at most %d", MAX_WIDTH);
     int64_t total = width > n ? width - n : 0;
     int64_t left = side < 0 ? total : side > 0 ? 0 : total / 2 + (total & width & 1);
@@ -449,14 +511,46 @@ static qn_jval every(qn_jval self, bool (*is)(unsigned), bool empty)
 static bool is_alnum(unsigned cp) { return qn_jcp_alpha(cp) || qn_jcp_numeric(cp); }
 static bool is_ascii(unsigned cp) { return cp < 0x80; }
 
-static qn_jval s_isalnum(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, is_alnum, false); }
-static qn_jval s_isalpha(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, qn_jcp_alpha, false); }
-static qn_jval s_isascii(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, is_ascii, true); }
-static qn_jval s_isdecimal(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, qn_jcp_decimal, false); }
-static qn_jval s_isdigit(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, qn_jcp_digit, false); }
-static qn_jval s_isnumeric(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, qn_jcp_numeric, false); }
-static qn_jval s_isspace(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, qn_jcp_space, false); }
-static qn_jval s_isprintable(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return every(v, qn_jcp_printable, true); }
+static qn_jval s_isalnum(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, is_alnum, false);
+}
+static qn_jval s_isalpha(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, qn_jcp_alpha, false);
+}
+static qn_jval s_isascii(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, is_ascii, true);
+}
+static qn_jval s_isdecimal(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, qn_jcp_decimal, false);
+}
+static qn_jval s_isdigit(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, qn_jcp_digit, false);
+}
+static qn_jval s_isnumeric(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, qn_jcp_numeric, false);
+}
+static qn_jval s_isspace(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, qn_jcp_space, false);
+}
+static qn_jval s_isprintable(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return every(v, qn_jcp_printable, true);
+}
 
 static qn_jval s_isidentifier(qn_jrun *r, qn_jval v, qn_jcall *c)
 {
@@ -479,8 +573,16 @@ static qn_jval one_case(qn_jval v, bool (*want)(unsigned), bool (*other)(unsigne
     return qn_jbool(any);
 }
 
-static qn_jval s_islower(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return one_case(v, qn_jcp_lower, qn_jcp_upper); }
-static qn_jval s_isupper(qn_jrun *r, qn_jval v, qn_jcall *c) { (void)r, (void)c; return one_case(v, qn_jcp_upper, qn_jcp_lower); }
+static qn_jval s_islower(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return one_case(v, qn_jcp_lower, qn_jcp_upper);
+}
+static qn_jval s_isupper(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    (void)r, (void)c;
+    return one_case(v, qn_jcp_upper, qn_jcp_lower);
+}
 
 static qn_jval s_istitle(qn_jrun *r, qn_jval v, qn_jcall *c)
 {
@@ -497,7 +599,10 @@ static qn_jval s_istitle(qn_jrun *r, qn_jval v, qn_jcall *c)
     return qn_jbool(any);
 }
 
-static qn_jval s_format(qn_jrun *run, qn_jval self, qn_jcall *c) { return qn_jformat_braces(run, self, c); }
+static qn_jval s_format(qn_jrun *run, qn_jval self, qn_jcall *c)
+{
+    return qn_jformat_braces(run, self, c);
+}
 
 static qn_jval s_format_map(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
@@ -505,7 +610,8 @@ static qn_jval s_format_map(qn_jrun *run, qn_jval self, qn_jcall *c)
     const qn_jdict *d = c->a[0].type == QN_J_DICT ? c->a[0].dict : &nothing;
     qn_jcall named = {.kw = qn_jtake(run, d->n + 1, sizeof *named.kw)};
     for (size_t i = 0; named.kw && i < d->n; i++)
-        if (d->e[i].key.type == QN_J_STR) named.kw[named.n_kw++] = (qn_jkw){d->e[i].key.s, d->e[i].value};
+        if (d->e[i].key.type == QN_J_STR)
+            named.kw[named.n_kw++] = (qn_jkw){d->e[i].key.s, d->e[i].value};
     return qn_jformat_braces(run, self, &named);
 }
 
@@ -516,27 +622,52 @@ static qn_jval s_unsupported(qn_jrun *run, qn_jval self, qn_jcall *c)
 }
 
 const qn_jfn qn_jstr_methods[] = {
-    {"split", s_split, "sep maxsplit", 0, false}, {"rsplit", s_rsplit, "sep maxsplit", 0, false},
-    {"strip", s_strip, "chars", 0, true}, {"lstrip", s_lstrip, "chars", 0, true},
-    {"rstrip", s_rstrip, "chars", 0, true}, {"startswith", s_startswith, "prefix start end", 1, true},
-    {"endswith", s_endswith, "suffix start end", 1, true}, {"replace", s_replace, "old new count", 2, true},
-    {"join", s_join, "iterable", 1, true}, {"upper", s_upper, "", 0, true}, {"lower", s_lower, "", 0, true},
-    {"title", s_title, "", 0, true}, {"capitalize", s_capitalize, "", 0, true},
-    {"casefold", s_casefold, "", 0, true}, {"swapcase", s_swapcase, "", 0, true},
-    {"find", s_find, "sub start end", 1, true}, {"rfind", s_rfind, "sub start end", 1, true},
-    {"index", s_index, "sub start end", 1, true}, {"rindex", s_rindex, "sub start end", 1, true},
-    {"count", s_count, "sub start end", 1, true}, {"splitlines", s_splitlines, "keepends", 0, false},
-    {"partition", s_partition, "sep", 1, true}, {"rpartition", s_rpartition, "sep", 1, true},
-    {"removeprefix", s_removeprefix, "prefix", 1, true}, {"removesuffix", s_removesuffix, "suffix", 1, true},
-    {"center", s_center, "width fillchar", 1, true}, {"ljust", s_ljust, "width fillchar", 1, true},
-    {"rjust", s_rjust, "width fillchar", 1, true}, {"zfill", s_zfill, "width", 1, true},
-    {"expandtabs", s_expandtabs, "tabsize", 0, false}, {"isalnum", s_isalnum, "", 0, true},
-    {"isalpha", s_isalpha, "", 0, true}, {"isascii", s_isascii, "", 0, true},
-    {"isdecimal", s_isdecimal, "", 0, true}, {"isdigit", s_isdigit, "", 0, true},
-    {"isnumeric", s_isnumeric, "", 0, true}, {"isspace", s_isspace, "", 0, true},
-    {"isprintable", s_isprintable, "", 0, true}, {"isidentifier", s_isidentifier, "", 0, true},
-    {"islower", s_islower, "", 0, true}, {"isupper", s_isupper, "", 0, true}, {"istitle", s_istitle, "", 0, true},
-    {"format", s_format, NULL, 0, false}, {"format_map", s_format_map, "mapping", 1, true},
-    {"encode", s_unsupported, NULL, 0, false}, {"maketrans", s_unsupported, NULL, 0, false},
-    {"translate", s_unsupported, NULL, 0, false}, {NULL, NULL, NULL, 0, false},
+    {"split", s_split, "sep maxsplit", 0, false},
+    {"rsplit", s_rsplit, "sep maxsplit", 0, false},
+    {"strip", s_strip, "chars", 0, true},
+    {"lstrip", s_lstrip, "chars", 0, true},
+    {"rstrip", s_rstrip, "chars", 0, true},
+    {"startswith", s_startswith, "prefix start end", 1, true},
+    {"endswith", s_endswith, "suffix start end", 1, true},
+    {"replace", s_replace, "old new count", 2, true},
+    {"join", s_join, "iterable", 1, true},
+    {"upper", s_upper, "", 0, true},
+    {"lower", s_lower, "", 0, true},
+    {"title", s_title, "", 0, true},
+    {"capitalize", s_capitalize, "", 0, true},
+    {"casefold", s_casefold, "", 0, true},
+    {"swapcase", s_swapcase, "", 0, true},
+    {"find", s_find, "sub start end", 1, true},
+    {"rfind", s_rfind, "sub start end", 1, true},
+    {"index", s_index, "sub start end", 1, true},
+    {"rindex", s_rindex, "sub start end", 1, true},
+    {"count", s_count, "sub start end", 1, true},
+    {"splitlines", s_splitlines, "keepends", 0, false},
+    {"partition", s_partition, "sep", 1, true},
+    {"rpartition", s_rpartition, "sep", 1, true},
+    {"removeprefix", s_removeprefix, "prefix", 1, true},
+    {"removesuffix", s_removesuffix, "suffix", 1, true},
+    {"center", s_center, "width fillchar", 1, true},
+    {"ljust", s_ljust, "width fillchar", 1, true},
+    {"rjust", s_rjust, "width fillchar", 1, true},
+    {"zfill", s_zfill, "width", 1, true},
+    {"expandtabs", s_expandtabs, "tabsize", 0, false},
+    {"isalnum", s_isalnum, "", 0, true},
+    {"isalpha", s_isalpha, "", 0, true},
+    {"isascii", s_isascii, "", 0, true},
+    {"isdecimal", s_isdecimal, "", 0, true},
+    {"isdigit", s_isdigit, "", 0, true},
+    {"isnumeric", s_isnumeric, "", 0, true},
+    {"isspace", s_isspace, "", 0, true},
+    {"isprintable", s_isprintable, "", 0, true},
+    {"isidentifier", s_isidentifier, "", 0, true},
+    {"islower", s_islower, "", 0, true},
+    {"isupper", s_isupper, "", 0, true},
+    {"istitle", s_istitle, "", 0, true},
+    {"format", s_format, NULL, 0, false},
+    {"format_map", s_format_map, "mapping", 1, true},
+    {"encode", s_unsupported, NULL, 0, false},
+    {"maketrans", s_unsupported, NULL, 0, false},
+    {"translate", s_unsupported, NULL, 0, false},
+    {NULL, NULL, NULL, 0, false},
 };

@@ -36,7 +36,10 @@ static qn_jval t_even(qn_jrun *r, qn_jval v, qn_jcall *c)
     return remainder_is(r, v, qn_jint(2), 0);
 }
 
-static qn_jval t_divisibleby(qn_jrun *r, qn_jval v, qn_jcall *c) { return remainder_is(r, v, c->a[0], 0); }
+static qn_jval t_divisibleby(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    return remainder_is(r, v, c->a[0], 0);
+}
 
 static qn_jval t_filter(qn_jrun *r, qn_jval v, qn_jcall *c)
 {
@@ -113,8 +116,8 @@ static qn_jval t_mapping(qn_jrun *r, qn_jval v, qn_jcall *c)
 static qn_jval t_sequence(qn_jrun *r, qn_jval v, qn_jcall *c)
 {
     (void)r, (void)c;
-    return qn_jbool(v.type == QN_J_STR || v.type == QN_J_LIST || v.type == QN_J_TUPLE || v.type == QN_J_DICT ||
-                    v.type == QN_J_RANGE || v.type == QN_J_UNDEF);
+    return qn_jbool(v.type == QN_J_STR || v.type == QN_J_LIST || v.type == QN_J_TUPLE ||
+                    v.type == QN_J_DICT || v.type == QN_J_RANGE || v.type == QN_J_UNDEF);
 }
 
 static qn_jval t_iterable(qn_jrun *r, qn_jval v, qn_jcall *c)
@@ -126,8 +129,8 @@ static qn_jval t_iterable(qn_jrun *r, qn_jval v, qn_jcall *c)
 static qn_jval t_callable(qn_jrun *r, qn_jval v, qn_jcall *c)
 {
     (void)r, (void)c;
-    return qn_jbool(v.type == QN_J_MACRO || v.type == QN_J_METHOD || v.type == QN_J_FUNC || v.type == QN_J_LOOP ||
-                    v.type == QN_J_JOINER || v.type == QN_J_UNDEF);
+    return qn_jbool(v.type == QN_J_MACRO || v.type == QN_J_METHOD || v.type == QN_J_FUNC ||
+                    v.type == QN_J_LOOP || v.type == QN_J_JOINER || v.type == QN_J_UNDEF);
 }
 
 static qn_jval t_escaped(qn_jrun *r, qn_jval v, qn_jcall *c)
@@ -170,17 +173,27 @@ static qn_jval t_sameas(qn_jrun *r, qn_jval v, qn_jcall *c)
     if (v.type != o.type) return qn_jbool(false);
     if (v.type == QN_J_NONE) return qn_jbool(true);
     if (v.type == QN_J_BOOL) return qn_jbool(v.b == o.b);
-    if (v.type == QN_J_INT) return qn_jbool(v.i == o.i); /* CPython shares small ints and literals */
+    if (v.type == QN_J_INT)
+        return qn_jbool(v.i == o.i); /* CPython shares small ints and literals */
     if (v.type == QN_J_FLOAT) return qn_jbool(v.f == o.f);
     if (v.type == QN_J_STR) return qn_jbool(qn_jequal(r, v, o));
     return qn_jbool(v.p == o.p);
 }
 
-static qn_jval t_in(qn_jrun *r, qn_jval v, qn_jcall *c) { return qn_jbool(qn_jcontains(r, c->a[0], v)); }
+static qn_jval t_in(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    return qn_jbool(qn_jcontains(r, c->a[0], v));
+}
 
-static qn_jval t_eq(qn_jrun *r, qn_jval v, qn_jcall *c) { return qn_jbool(qn_jequal(r, v, c->a[0])); }
+static qn_jval t_eq(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    return qn_jbool(qn_jequal(r, v, c->a[0]));
+}
 
-static qn_jval t_ne(qn_jrun *r, qn_jval v, qn_jcall *c) { return qn_jbool(!qn_jequal(r, v, c->a[0])); }
+static qn_jval t_ne(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    return qn_jbool(!qn_jequal(r, v, c->a[0]));
+}
 
 /* Order of two values: -1, 0, 1; 2 for NaN and errors. */
 static int order(qn_jrun *r, qn_jval a, qn_jval b, const char *op)
@@ -189,11 +202,20 @@ static int order(qn_jrun *r, qn_jval a, qn_jval b, const char *op)
     return qn_jcompare(r, a, b, op, &o) ? o : 2;
 }
 
-static qn_jval t_lt(qn_jrun *r, qn_jval v, qn_jcall *c) { return qn_jbool(order(r, v, c->a[0], "<") < 0); }
+static qn_jval t_lt(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    return qn_jbool(order(r, v, c->a[0], "<") < 0);
+}
 
-static qn_jval t_le(qn_jrun *r, qn_jval v, qn_jcall *c) { return qn_jbool(order(r, v, c->a[0], "<=") <= 0); }
+static qn_jval t_le(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    return qn_jbool(order(r, v, c->a[0], "<=") <= 0);
+}
 
-static qn_jval t_gt(qn_jrun *r, qn_jval v, qn_jcall *c) { return qn_jbool(order(r, v, c->a[0], ">") == 1); }
+static qn_jval t_gt(qn_jrun *r, qn_jval v, qn_jcall *c)
+{
+    return qn_jbool(order(r, v, c->a[0], ">") == 1);
+}
 
 static qn_jval t_ge(qn_jrun *r, qn_jval v, qn_jcall *c)
 {
@@ -202,20 +224,45 @@ static qn_jval t_ge(qn_jrun *r, qn_jval v, qn_jcall *c)
 }
 
 static const qn_jfn tests[] = {
-    {"odd", t_odd, "", 0, false}, {"even", t_even, "", 0, false},
-    {"divisibleby", t_divisibleby, "num", 1, false}, {"defined", t_defined, "", 0, false},
-    {"undefined", t_undefined, "", 0, false}, {"filter", t_filter, "", 0, false}, {"test", t_test, "", 0, false},
-    {"none", t_none, "", 0, false}, {"boolean", t_boolean, "", 0, false}, {"false", t_false, "", 0, false},
-    {"true", t_true, "", 0, false}, {"integer", t_integer, "", 0, false}, {"float", t_float, "", 0, false},
-    {"lower", t_lower, "", 0, false}, {"upper", t_upper, "", 0, false}, {"string", t_string, "", 0, false},
-    {"mapping", t_mapping, "", 0, false}, {"number", t_number, "", 0, false}, {"sequence", t_sequence, "", 0, false},
-    {"iterable", t_iterable, "", 0, false}, {"callable", t_callable, "", 0, true},
-    {"sameas", t_sameas, "other", 1, false}, {"escaped", t_escaped, "", 0, false}, {"in", t_in, "seq", 1, false},
-    {"==", t_eq, "b", 1, true}, {"eq", t_eq, "b", 1, true}, {"equalto", t_eq, "b", 1, true},
-    {"!=", t_ne, "b", 1, true}, {"ne", t_ne, "b", 1, true}, {">", t_gt, "b", 1, true}, {"gt", t_gt, "b", 1, true},
-    {"greaterthan", t_gt, "b", 1, true}, {"ge", t_ge, "b", 1, true}, {">=", t_ge, "b", 1, true},
-    {"<", t_lt, "b", 1, true}, {"lt", t_lt, "b", 1, true}, {"lessthan", t_lt, "b", 1, true},
-    {"<=", t_le, "b", 1, true}, {"le", t_le, "b", 1, true},
+    {"odd", t_odd, "", 0, false},
+    {"even", t_even, "", 0, false},
+    {"divisibleby", t_divisibleby, "num", 1, false},
+    {"defined", t_defined, "", 0, false},
+    {"undefined", t_undefined, "", 0, false},
+    {"filter", t_filter, "", 0, false},
+    {"test", t_test, "", 0, false},
+    {"none", t_none, "", 0, false},
+    {"boolean", t_boolean, "", 0, false},
+    {"false", t_false, "", 0, false},
+    {"true", t_true, "", 0, false},
+    {"integer", t_integer, "", 0, false},
+    {"float", t_float, "", 0, false},
+    {"lower", t_lower, "", 0, false},
+    {"upper", t_upper, "", 0, false},
+    {"string", t_string, "", 0, false},
+    {"mapping", t_mapping, "", 0, false},
+    {"number", t_number, "", 0, false},
+    {"sequence", t_sequence, "", 0, false},
+    {"iterable", t_iterable, "", 0, false},
+    {"callable", t_callable, "", 0, true},
+    {"sameas", t_sameas, "other", 1, false},
+    {"escaped", t_escaped, "", 0, false},
+    {"in", t_in, "seq", 1, false},
+    {"==", t_eq, "b", 1, true},
+    {"eq", t_eq, "b", 1, true},
+    {"equalto", t_eq, "b", 1, true},
+    {"!=", t_ne, "b", 1, true},
+    {"ne", t_ne, "b", 1, true},
+    {">", t_gt, "b", 1, true},
+    {"gt", t_gt, "b", 1, true},
+    {"greaterthan", t_gt, "b", 1, true},
+    {"ge", t_ge, "b", 1, true},
+    {">=", t_ge, "b", 1, true},
+    {"<", t_lt, "b", 1, true},
+    {"lt", t_lt, "b", 1, true},
+    {"lessthan", t_lt, "b", 1, true},
+    {"<=", t_le, "b", 1, true},
+    {"le", t_le, "b", 1, true},
 };
 
 const qn_jfn *qn_jtest_find(const char *name, size_t n)

@@ -11,17 +11,22 @@ static utf8proc_category_t category(unsigned cp) { return utf8proc_category((utf
 bool qn_jcp_space(unsigned cp)
 {
     if (cp < 0x80) return (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 32);
-    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
-           cp == 0x202F || cp == 0x205F || cp == 0x3000;
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) ||
+           cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
 bool qn_jcp_printable(unsigned cp)
 {
     if (cp < 0x7F) return cp >= 0x20;
     switch (category(cp)) {
-    case UTF8PROC_CATEGORY_CC: case UTF8PROC_CATEGORY_CF: case UTF8PROC_CATEGORY_CS: case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN: case UTF8PROC_CATEGORY_ZL: case UTF8PROC_CATEGORY_ZP: case UTF8PROC_CATEGORY_ZS:
-        return false;
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS: return false;
     default: return true;
     }
 }
@@ -29,7 +34,10 @@ bool qn_jcp_printable(unsigned cp)
 bool qn_jcp_alpha(unsigned cp)
 {
     switch (category(cp)) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO: return true;
     default: return false;
     }
@@ -40,7 +48,8 @@ bool qn_jcp_decimal(unsigned cp) { return category(cp) == UTF8PROC_CATEGORY_ND; 
 bool qn_jcp_digit(unsigned cp)
 {
     return qn_jcp_decimal(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 ||
-           (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089) || (cp >= 0x2460 && cp <= 0x2468);
+           (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089) ||
+           (cp >= 0x2460 && cp <= 0x2468);
 }
 
 bool qn_jcp_numeric(unsigned cp)
@@ -52,13 +61,15 @@ bool qn_jcp_numeric(unsigned cp)
 /* Other_Lowercase and Other_Uppercase letters that Python's islower and isupper count. */
 bool qn_jcp_lower(unsigned cp)
 {
-    return category(cp) == UTF8PROC_CATEGORY_LL || cp == 0xAA || cp == 0xBA || (cp >= 0x2B0 && cp <= 0x2B8) ||
-           (cp >= 0x2170 && cp <= 0x217F) || (cp >= 0x24D0 && cp <= 0x24E9);
+    return category(cp) == UTF8PROC_CATEGORY_LL || cp == 0xAA || cp == 0xBA ||
+           (cp >= 0x2B0 && cp <= 0x2B8) || (cp >= 0x2170 && cp <= 0x217F) ||
+           (cp >= 0x24D0 && cp <= 0x24E9);
 }
 
 bool qn_jcp_upper(unsigned cp)
 {
-    return category(cp) == UTF8PROC_CATEGORY_LU || (cp >= 0x2160 && cp <= 0x216F) || (cp >= 0x24B6 && cp <= 0x24CF);
+    return category(cp) == UTF8PROC_CATEGORY_LU || (cp >= 0x2160 && cp <= 0x216F) ||
+           (cp >= 0x24B6 && cp <= 0x24CF);
 }
 
 bool qn_jcp_title(unsigned cp) { return category(cp) == UTF8PROC_CATEGORY_LT; }
@@ -85,13 +96,26 @@ typedef struct special {
 } special;
 
 static const special specials[] = {
-    {0xDF, "SS", "Ss", "ss"}, {0x130, NULL, NULL, "i\u0307"}, {0x149, "\u02BCN", "\u02BCN", "\u02BCn"},
-    {0x1F0, "J\u030C", "J\u030C", "j\u030C"}, {0x390, "\u0399\u0308\u0301", "\u0399\u0308\u0301", "\u03B9\u0308\u0301"},
-    {0x3B0, "\u03A5\u0308\u0301", "\u03A5\u0308\u0301", "\u03C5\u0308\u0301"}, {0x587, "\u0535\u0552", "\u0535\u0582", "\u0565\u0582"},
-    {0x1E96, "H\u0331", "H\u0331", "h\u0331"}, {0x1E97, "T\u0308", "T\u0308", "t\u0308"}, {0x1E98, "W\u030A", "W\u030A", "w\u030A"},
-    {0x1E99, "Y\u030A", "Y\u030A", "y\u030A"}, {0x1E9A, "A\u02BE", "A\u02BE", "a\u02BE"}, {0x1E9E, NULL, NULL, "ss"},
-    {0xFB00, "FF", "Ff", "ff"}, {0xFB01, "FI", "Fi", "fi"}, {0xFB02, "FL", "Fl", "fl"}, {0xFB03, "FFI", "Ffi", "ffi"},
-    {0xFB04, "FFL", "Ffl", "ffl"}, {0xFB05, "ST", "St", "st"}, {0xFB06, "ST", "St", "st"},
+    {0xDF, "SS", "Ss", "ss"},
+    {0x130, NULL, NULL, "i\u0307"},
+    {0x149, "\u02BCN", "\u02BCN", "\u02BCn"},
+    {0x1F0, "J\u030C", "J\u030C", "j\u030C"},
+    {0x390, "\u0399\u0308\u0301", "\u0399\u0308\u0301", "\u03B9\u0308\u0301"},
+    {0x3B0, "\u03A5\u0308\u0301", "\u03A5\u0308\u0301", "\u03C5\u0308\u0301"},
+    {0x587, "\u0535\u0552", "\u0535\u0582", "\u0565\u0582"},
+    {0x1E96, "H\u0331", "H\u0331", "h\u0331"},
+    {0x1E97, "T\u0308", "T\u0308", "t\u0308"},
+    {0x1E98, "W\u030A", "W\u030A", "w\u030A"},
+    {0x1E99, "Y\u030A", "Y\u030A", "y\u030A"},
+    {0x1E9A, "A\u02BE", "A\u02BE", "a\u02BE"},
+    {0x1E9E, NULL, NULL, "ss"},
+    {0xFB00, "FF", "Ff", "ff"},
+    {0xFB01, "FI", "Fi", "fi"},
+    {0xFB02, "FL", "Fl", "fl"},
+    {0xFB03, "FFI", "Ffi", "ffi"},
+    {0xFB04, "FFL", "Ffl", "ffl"},
+    {0xFB05, "ST", "St", "st"},
+    {0xFB06, "ST", "St", "st"},
 };
 
 void qn_jput_cp_case(qn_buf *b, unsigned cp, qn_jcase to)
@@ -105,8 +129,10 @@ void qn_jput_cp_case(qn_buf *b, unsigned cp, qn_jcase to)
     }
     for (size_t i = 0; i < sizeof specials / sizeof *specials; i++) {
         if (specials[i].cp != cp) continue;
-        const char *text = to == QN_J_UPPER ? specials[i].upper : to == QN_J_TITLE ? specials[i].title
-                           : to == QN_J_FOLD ? specials[i].fold : NULL;
+        const char *text = to == QN_J_UPPER   ? specials[i].upper
+                           : to == QN_J_TITLE ? specials[i].title
+                           : to == QN_J_FOLD  ? specials[i].fold
+                                              : NULL;
         if (!text) break;
         qn_buf_puts(b, text);
         return;
@@ -129,7 +155,9 @@ static bool cased(unsigned cp) { return qn_jcp_lower(cp) || qn_jcp_upper(cp) || 
 
 static bool ignorable(unsigned cp)
 {
-    if (cp == '\'' || cp == '.' || cp == ':' || cp == '^' || cp == '`' || cp == 0xB7 || cp == 0x2019) return true;
+    if (cp == '\'' || cp == '.' || cp == ':' || cp == '^' || cp == '`' || cp == 0xB7 ||
+        cp == 0x2019)
+        return true;
     utf8proc_category_t c = category(cp);
     return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF ||
            c == UTF8PROC_CATEGORY_LM || c == UTF8PROC_CATEGORY_SK;

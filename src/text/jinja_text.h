@@ -32,8 +32,8 @@ void qn_jput_case(qn_buf *b, const char *p, size_t n, qn_jcase to);
 /* Append one code point in another case, without context. Errors: b->failed. */
 void qn_jput_cp_case(qn_buf *b, unsigned cp, qn_jcase to);
 
-/* Bytes of leading / trailing text to strip: white space, or any code point of chars [m] if chars is
- * not NULL (no failure). */
+/* Bytes of leading / trailing text to strip: white space, or any code point of chars [m] if chars
+ * is not NULL (no failure). */
 size_t qn_jstrip_left(const char *p, size_t n, const char *chars, size_t m);
 size_t qn_jstrip_right(const char *p, size_t n, const char *chars, size_t m);
 

@@ -16,9 +16,9 @@ void *qn_jtake(qn_jrun *run, size_t n, size_t size)
 {
     void *p = qn_arena_take(&run->arena, n, size);
     if (p) return p;
-    size_t bytes;
-    if (qn_mul_size(n, size, &bytes) || bytes > QN_J_MAX_MEMORY || run->arena.used_bytes > QN_J_MAX_MEMORY - bytes)
-        qn_jfail(run, "the template needs more than %zu MiB of memory", QN_J_MAX_MEMORY >> 20);
+    size_t bytes, max = run->max_memory;
+    bool over = qn_mul_size(n, size, &bytes) || bytes > max || run->arena.used_bytes > max - bytes;
+    if (over) qn_jfail(run, "the template needs more than %zu KiB of memory", max >> 10);
     else qn_jfail(run, "out of memory");
     return NULL;
 }
@@ -57,7 +57,8 @@ qn_jval qn_jstr_printf(qn_jrun *run, const char *fmt, ...)
 
 qn_jval qn_jstr_take(qn_jrun *run, qn_buf *b)
 {
-    qn_jval v = qn_jbuf_ok(run, b) ? qn_jstr_copy(run, b->data ? b->data : "", b->len) : qn_jundef(NULL);
+    qn_jval v =
+        qn_jbuf_ok(run, b) ? qn_jstr_copy(run, b->data ? b->data : "", b->len) : qn_jundef(NULL);
     qn_buf_release(b);
     return v;
 }
@@ -184,7 +185,8 @@ bool qn_jhash(qn_jrun *run, qn_jval v, uint64_t *out)
 /* Keys are nearly always strings, which need no run to compare. */
 static bool same_key(qn_jrun *run, qn_jval a, qn_jval b)
 {
-    if (a.type == QN_J_STR && b.type == QN_J_STR) return a.s->n == b.s->n && memcmp(a.s->p, b.s->p, a.s->n) == 0;
+    if (a.type == QN_J_STR && b.type == QN_J_STR)
+        return a.s->n == b.s->n && memcmp(a.s->p, b.s->p, a.s->n) == 0;
     return run && qn_jequal(run, a, b);
 }
 
@@ -267,7 +269,8 @@ bool qn_jiterable(qn_jval v)
     }
 }
 
-static bool next_entry(qn_jrun *run, qn_jiter *it, const qn_jdict *d, qn_jview_kind kind, qn_jval *out)
+static bool next_entry(qn_jrun *run, qn_jiter *it, const qn_jdict *d, qn_jview_kind kind,
+                       qn_jval *out)
 {
     if (it->at >= d->n) return false;
     const qn_jentry *e = &d->e[it->at++];
@@ -325,7 +328,8 @@ bool qn_jiter_next(qn_jrun *run, qn_jiter *it, qn_jval *out)
     return qn_jstep(run, 1) && it->next(run, it, out) && !run->failed;
 }
 
-qn_jval qn_jiter_new(qn_jrun *run, qn_jval source, bool (*next)(qn_jrun *, qn_jiter *, qn_jval *), void *state)
+qn_jval qn_jiter_new(qn_jrun *run, qn_jval source, bool (*next)(qn_jrun *, qn_jiter *, qn_jval *),
+                     void *state)
 {
     qn_jiter *it = qn_jtake(run, 1, sizeof *it), *inner = qn_jtake(run, 1, sizeof *inner);
     if (!it || !inner) return qn_jundef(NULL);
@@ -336,7 +340,9 @@ qn_jval qn_jiter_new(qn_jrun *run, qn_jval source, bool (*next)(qn_jrun *, qn_ji
 qn_jval qn_jto_list(qn_jrun *run, qn_jval v)
 {
     qn_jiter it;
-    qn_jval out = qn_jlist_new(run, QN_J_LIST, v.type == QN_J_LIST || v.type == QN_J_TUPLE ? v.list->n : 0), item;
+    qn_jval out = qn_jlist_new(run, QN_J_LIST,
+                               v.type == QN_J_LIST || v.type == QN_J_TUPLE ? v.list->n : 0),
+            item;
     if (run->failed || !qn_jiter_start(run, v, &it)) return qn_jundef(NULL);
     while (qn_jiter_next(run, &it, &item)) qn_jlist_add(run, out.list, item);
     return out;
@@ -351,7 +357,8 @@ static qn_jval from_object(qn_jrun *run, const json_t *j, int depth)
     json_t *value;
     json_object_foreach((json_t *)j, key, value) {
         if (run->failed) break;
-        qn_jdict_set(run, d.dict, qn_jstr_borrow(run, key, strlen(key)), qn_jfrom_json(run, value, depth + 1));
+        qn_jdict_set(run, d.dict, qn_jstr_borrow(run, key, strlen(key)),
+                     qn_jfrom_json(run, value, depth + 1));
     }
     return d;
 }
@@ -367,7 +374,8 @@ static qn_jval from_array(qn_jrun *run, const json_t *j, int depth)
 
 qn_jval qn_jfrom_json(qn_jrun *run, const json_t *j, int depth)
 {
-    if (depth > MAX_JSON_DEPTH) return qn_jfail(run, "the variables are nested more than %d deep", MAX_JSON_DEPTH);
+    if (depth > MAX_JSON_DEPTH)
+        return qn_jfail(run, "the variables are nested more than %d deep", MAX_JSON_DEPTH);
     switch (json_typeof(j)) {
     case JSON_OBJECT: return from_object(run, j, depth);
     case JSON_ARRAY: return from_array(run, j, depth);

@@ -1,10 +1,10 @@
 /* jinja_value.h - the values of the template language: what Python objects are to jinja2.
  *
- * A qn_jval is 16 bytes and passed by value. What it points at lives in the arena of the render (or,
- * for literals, in the arena of the compiled template) and is never changed after it was built,
- * except for namespaces, cyclers, joiners, loops and iterators. Strings may point into the caller's
- * JSON variables, which must outlive the render.
- * Threads: values belong to one render, hence to one thread. Literals are shared and read-only.
+ * A qn_jval is 16 bytes and passed by value. What it points at lives in the arena of the render
+ * (or, for literals, in the arena of the compiled template) and is never changed after it was
+ * built, except for namespaces, cyclers, joiners, loops and iterators. Strings may point into the
+ * caller's JSON variables, which must outlive the render. Threads: values belong to one render,
+ * hence to one thread. Literals are shared and read-only.
  *
  * Failure: functions that take a qn_jrun record the first error in it and return an undefined value
  * (or false); callers look at run->failed before they use a result.
@@ -144,13 +144,19 @@ static inline qn_jval qn_jnone(void) { return (qn_jval){.type = QN_J_NONE}; }
 static inline qn_jval qn_jbool(bool b) { return (qn_jval){.type = QN_J_BOOL, .b = b}; }
 static inline qn_jval qn_jint(int64_t i) { return (qn_jval){.type = QN_J_INT, .i = i}; }
 static inline qn_jval qn_jfloat(double f) { return (qn_jval){.type = QN_J_FLOAT, .f = f}; }
-static inline qn_jval qn_jundef(const char *hint) { return (qn_jval){.type = QN_J_UNDEF, .hint = hint}; }
+static inline qn_jval qn_jundef(const char *hint)
+{
+    return (qn_jval){.type = QN_J_UNDEF, .hint = hint};
+}
 static inline qn_jval qn_jmissing(void) { return (qn_jval){.type = QN_J_MISSING}; }
 static inline bool qn_jis_str(qn_jval v) { return v.type == QN_J_STR; }
 static inline bool qn_jis_int(qn_jval v) { return v.type == QN_J_INT || v.type == QN_J_BOOL; }
 static inline bool qn_jis_number(qn_jval v) { return qn_jis_int(v) || v.type == QN_J_FLOAT; }
 static inline int64_t qn_jas_int(qn_jval v) { return v.type == QN_J_BOOL ? v.b : v.i; }
-static inline double qn_jas_float(qn_jval v) { return v.type == QN_J_FLOAT ? v.f : (double)qn_jas_int(v); }
+static inline double qn_jas_float(qn_jval v)
+{
+    return v.type == QN_J_FLOAT ? v.f : (double)qn_jas_int(v);
+}
 
 /* Arena memory of a render; NULL after recording "out of memory" or the memory limit. `n` items of
  * `size` bytes [n]. */
@@ -171,7 +177,8 @@ size_t qn_jstr_offset(const qn_jstr *s, size_t at);
 /* True if the string's bytes are those of the C string (no failure). */
 bool qn_jstr_is(const qn_jstr *s, const char *text);
 
-/* Lists, tuples and dicts; `list_add` appends; `tuple` copies n items [n]. Errors: recorded in run. */
+/* Lists, tuples and dicts; `list_add` appends; `tuple` copies n items [n]. Errors: recorded in run.
+ */
 qn_jval qn_jlist_new(qn_jrun *run, qn_jtype type, size_t cap);
 bool qn_jlist_add(qn_jrun *run, qn_jlist *l, qn_jval v);
 qn_jval qn_jtuple(qn_jrun *run, const qn_jval *v, size_t n);
@@ -183,7 +190,8 @@ const qn_jval *qn_jdict_get(qn_jrun *run, const qn_jdict *d, qn_jval key);
 /* The value of a string key of n bytes [n]; NULL if absent (no failure). */
 const qn_jval *qn_jdict_find(const qn_jdict *d, const char *key, size_t n);
 
-/* Python's hash contract: equal values have equal hashes. Errors: unhashable type: recorded, false. */
+/* Python's hash contract: equal values have equal hashes. Errors: unhashable type: recorded, false.
+ */
 bool qn_jhash(qn_jrun *run, qn_jval v, uint64_t *out);
 
 /* Python's ==. Errors: nested too deep, step limit: recorded, false. */
@@ -197,12 +205,14 @@ bool qn_jcontains(qn_jrun *run, qn_jval hay, qn_jval needle);
 /* len(v). Errors: no length: recorded, false. */
 bool qn_jlength(qn_jrun *run, qn_jval v, size_t *out);
 
-/* Start walking a value; generators continue where they are. Errors: not iterable: recorded, false. */
+/* Start walking a value; generators continue where they are. Errors: not iterable: recorded, false.
+ */
 bool qn_jiter_start(qn_jrun *run, qn_jval v, qn_jiter *it);
 /* The next item; false at the end or when run->failed. Errors: those of generators. */
 bool qn_jiter_next(qn_jrun *run, qn_jiter *it, qn_jval *out);
 /* A generator over `source` with its own step. Errors: recorded in run. */
-qn_jval qn_jiter_new(qn_jrun *run, qn_jval source, bool (*next)(qn_jrun *, qn_jiter *, qn_jval *), void *state);
+qn_jval qn_jiter_new(qn_jrun *run, qn_jval source, bool (*next)(qn_jrun *, qn_jiter *, qn_jval *),
+                     void *state);
 /* All items as a new list. Errors: not iterable: recorded. */
 qn_jval qn_jto_list(qn_jrun *run, qn_jval v);
 /* The type would be accepted by Python's iter() (no failure). */

@@ -34,12 +34,15 @@ static named *find_named(const qn_chat_template *ct, const char *name)
 
 /* Keep and compile one template; the first one of a name stays. One that does not compile is kept
  * with its error: the model can still complete plain text. */
-static qn_code add_template(qn_chat_template *ct, const char *name, const char *source, size_t size, qn_err *err)
+static qn_code add_template(qn_chat_template *ct, const char *name, const char *source, size_t size,
+                            qn_err *err)
 {
     if (find_named(ct, name)) return QN_OK;
     if (ct->n == MAX_TEMPLATES)
-        return qn_err_set(err, QN_LIMIT, "chat template: more than %d named templates", MAX_TEMPLATES);
-    if (strlen(name) >= MAX_NAME) return qn_err_set(err, QN_LIMIT, "chat template: the name '%.40s...' is too long", name);
+        return qn_err_set(err, QN_LIMIT, "chat template: more than %d named templates",
+                          MAX_TEMPLATES);
+    if (strlen(name) >= MAX_NAME)
+        return qn_err_set(err, QN_LIMIT, "chat template: the name '%.40s...' is too long", name);
     named *t = &ct->list[ct->n++];
     t->name = strdup(name);
     t->source = malloc(size + 1);
@@ -75,7 +78,8 @@ static qn_code add_folder(qn_chat_template *ct, const char *dir, qn_err *err)
         char path[4096], name[MAX_NAME];
         snprintf(name, sizeof name, "%.*s", (int)(n - 6), e->d_name);
         if (snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path)
-            rc = qn_err_set(err, QN_LIMIT, "chat template: the path of '%s' is too long", e->d_name);
+            rc =
+                qn_err_set(err, QN_LIMIT, "chat template: the path of '%s' is too long", e->d_name);
         else rc = add_file(ct, name, path, err);
     }
     closedir(d);
@@ -86,15 +90,20 @@ static qn_code add_folder(qn_chat_template *ct, const char *dir, qn_err *err)
 static qn_code add_json(qn_chat_template *ct, const json_t *j, qn_err *err)
 {
     if (!j || json_is_null(j)) return QN_OK;
-    if (json_is_string(j)) return add_template(ct, "default", json_string_value(j), json_string_length(j), err);
+    if (json_is_string(j))
+        return add_template(ct, "default", json_string_value(j), json_string_length(j), err);
     if (!json_is_array(j))
-        return qn_err_set(err, QN_FORMAT, "chat_template must be a string or a list of {name, template}");
+        return qn_err_set(err, QN_FORMAT,
+                          "chat_template must be a string or a list of {name, template}");
     for (size_t i = 0; i < json_array_size(j); i++) {
         const json_t *item = json_array_get(j, i), *source = json_object_get(item, "template");
         const char *name = json_string_value(json_object_get(item, "name"));
         if (!name || !json_is_string(source))
-            return qn_err_set(err, QN_FORMAT, "chat_template[%zu] must be an object with strings name and template", i);
-        qn_code rc = add_template(ct, name, json_string_value(source), json_string_length(source), err);
+            return qn_err_set(err, QN_FORMAT,
+                              "chat_template[%zu] must be an object with strings name and template",
+                              i);
+        qn_code rc =
+            add_template(ct, name, json_string_value(source), json_string_length(source), err);
         if (rc) return rc;
     }
     return QN_OK;
@@ -117,15 +126,18 @@ static qn_code add_json_file(qn_chat_template *ct, const char *path, qn_err *err
     return rc;
 }
 
-static qn_code add_from_dir(qn_chat_template *ct, const char *dir, const json_t *config, qn_err *err)
+static qn_code add_from_dir(qn_chat_template *ct, const char *dir, const json_t *config,
+                            qn_err *err)
 {
     char path[4096];
-    if (strlen(dir) > sizeof path - 64) return qn_err_set(err, QN_LIMIT, "the path of the model folder is too long");
+    if (strlen(dir) > sizeof path - 64)
+        return qn_err_set(err, QN_LIMIT, "the path of the model folder is too long");
     snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
     qn_code rc = qn_is_file(path) ? add_file(ct, "default", path, err) : QN_OK;
     snprintf(path, sizeof path, "%s/additional_chat_templates", dir);
     if (!rc) rc = add_folder(ct, path, err);
-    if (!rc && !find_named(ct, "default")) rc = add_json(ct, json_object_get(config, "chat_template"), err);
+    if (!rc && !find_named(ct, "default"))
+        rc = add_json(ct, json_object_get(config, "chat_template"), err);
     snprintf(path, sizeof path, "%s/chat_template.json", dir);
     if (!rc && !find_named(ct, "default")) rc = add_json_file(ct, path, err);
     return rc;
@@ -148,8 +160,8 @@ static qn_code read_tokens(qn_chat_template *ct, const json_t *config, qn_err *e
     return QN_OK;
 }
 
-qn_code qn_chat_template_open(qn_chat_template **out, const char *model_dir, const json_t *tokenizer_config,
-                              qn_err *err)
+qn_code qn_chat_template_open(qn_chat_template **out, const char *model_dir,
+                              const json_t *tokenizer_config, qn_err *err)
 {
     *out = NULL;
     qn_chat_template *ct = calloc(1, sizeof *ct);
@@ -159,7 +171,9 @@ qn_code qn_chat_template_open(qn_chat_template **out, const char *model_dir, con
     if (!rc && type) {
         ct->kind = QN_CHAT_DEEPSEEK;
         if (strcmp(type, "deepseek_v32") != 0)
-            rc = qn_err_set(err, QN_UNSUPPORTED, "not supported yet: chat_template_type '%.60s' (only deepseek_v32)", type);
+            rc = qn_err_set(err, QN_UNSUPPORTED,
+                            "not supported yet: chat_template_type '%.60s' (only deepseek_v32)",
+                            type);
     } else if (!rc) {
         rc = add_from_dir(ct, model_dir, tokenizer_config, err);
         ct->kind = ct->n ? QN_CHAT_JINJA : QN_CHAT_FALLBACK;
@@ -180,7 +194,8 @@ qn_code qn_chat_template_from_source(qn_chat_template **out, const char *source,
     if (!ct) return qn_err_set(err, QN_NOMEM, "chat template: out of memory");
     qn_code rc = read_tokens(ct, tokenizer_config, err);
     if (!rc) rc = add_template(ct, "default", source, size, err);
-    if (!rc && !ct->list[0].compiled) rc = qn_err_set(err, ct->list[0].broken.code, "%s", ct->list[0].broken.text);
+    if (!rc && !ct->list[0].compiled)
+        rc = qn_err_set(err, ct->list[0].broken.code, "%s", ct->list[0].broken.text);
     if (rc) {
         qn_chat_template_free(ct);
         return rc;
@@ -214,7 +229,8 @@ static json_t *all_vars(const qn_chat_template *ct, const json_t *vars)
 {
     json_t *all = json_copy(ct->tokens);
     if (!all) return NULL;
-    bool failed = json_object_set_new(all, "tools", json_null()) || json_object_set_new(all, "documents", json_null()) ||
+    bool failed = json_object_set_new(all, "tools", json_null()) ||
+                  json_object_set_new(all, "documents", json_null()) ||
                   json_object_update(all, (json_t *)vars);
     if (!json_object_get(all, "add_generation_prompt"))
         failed = failed || json_object_set_new(all, "add_generation_prompt", json_false());
@@ -223,7 +239,8 @@ static json_t *all_vars(const qn_chat_template *ct, const json_t *vars)
     return NULL;
 }
 
-qn_code qn_chat_template_render(const qn_chat_template *ct, const json_t *vars, qn_buf *out, qn_err *err)
+qn_code qn_chat_template_render(const qn_chat_template *ct, const json_t *vars, qn_buf *out,
+                                qn_err *err)
 {
     if (!json_is_array(json_object_get(vars, "messages")))
         return qn_err_set(err, QN_INVALID, "chat template: messages must be a list");
@@ -232,7 +249,9 @@ qn_code qn_chat_template_render(const qn_chat_template *ct, const json_t *vars, 
     const json_t *tools = json_object_get(vars, "tools");
     const named *t = choose(ct, tools && !json_is_null(tools));
     if (!t)
-        return qn_err_set(err, QN_INVALID, "the model has no chat template named default (only '%s')", ct->list[0].name);
+        return qn_err_set(err, QN_INVALID,
+                          "the model has no chat template named default (only '%s')",
+                          ct->list[0].name);
     if (!t->compiled) return qn_err_set(err, t->broken.code, "%s", t->broken.text);
     json_t *all = all_vars(ct, vars);
     if (!all) return qn_err_set(err, QN_NOMEM, "chat template: out of memory");

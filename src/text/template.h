@@ -6,7 +6,8 @@
  * Threads: opening and freeing from one thread; rendering from any number of threads at once.
  *
  * The language is jinja2 3.1.6 as transformers sets it up (immutable sandbox, trim_blocks,
- * lstrip_blocks, loop controls, generation blocks). Integers have 64 bits: a larger one is an error.
+ * lstrip_blocks, loop controls, generation blocks). Integers have 64 bits: a larger one is an
+ * error.
  */
 #ifndef QN_TEXT_TEMPLATE_H
 #define QN_TEXT_TEMPLATE_H
@@ -24,8 +25,10 @@ typedef struct qn_chat_template qn_chat_template;
 
 /* Compile `size` bytes of source [size]. `name` is used in messages (borrowed for the call). On
  * failure *out is NULL.
- * Errors: QN_INVALID (syntax, with line and source line), QN_LIMIT (longer than 16 MiB), QN_NOMEM. */
-qn_code qn_template_compile(qn_template **out, const char *source, size_t size, const char *name, qn_err *err);
+ * Errors: QN_INVALID (syntax, with line and source line), QN_LIMIT (longer than 16 MiB), QN_NOMEM.
+ */
+qn_code qn_template_compile(qn_template **out, const char *source, size_t size, const char *name,
+                            qn_err *err);
 
 /* Render with the members of the JSON object `vars` as variables (messages, tools,
  * add_generation_prompt, bos_token, ...; NULL: none), appending to `out`. On failure nothing is
@@ -33,6 +36,10 @@ qn_code qn_template_compile(qn_template **out, const char *source, size_t size, 
  * Errors: QN_INVALID (the template raised an error: raise_exception's message alone, else the cause
  * with line and source line; also the limits on depth, steps, output and memory), QN_NOMEM. */
 qn_code qn_template_render(const qn_template *t, const json_t *vars, qn_buf *out, qn_err *err);
+
+/* Limit the work of a render: evaluated nodes and walked items, bytes of values; 0 keeps the default
+ * (50 million, 256 MiB). Call it before the template is shared between threads (no failure). */
+void qn_template_set_limits(qn_template *t, int64_t steps, size_t memory_bytes);
 
 /* Replace the clock of strftime_now for this template: seconds since 1970; NULL: the system's. Call
  * it before the template is shared between threads (no failure). */
@@ -52,8 +59,8 @@ void qn_template_free(qn_template *t);
  * broken one still opens. On failure *out is NULL.
  * Errors: QN_FORMAT (a file is not what it should be), QN_IO, QN_LIMIT, QN_UNSUPPORTED (an unknown
  * chat_template_type), QN_NOMEM. */
-qn_code qn_chat_template_open(qn_chat_template **out, const char *model_dir, const json_t *tokenizer_config,
-                              qn_err *err);
+qn_code qn_chat_template_open(qn_chat_template **out, const char *model_dir,
+                              const json_t *tokenizer_config, qn_err *err);
 
 /* The same from a given source instead of the folder's, for --chat-template: it must
  * compile. Errors: QN_INVALID (syntax), QN_LIMIT, QN_NOMEM. */
@@ -63,9 +70,10 @@ qn_code qn_chat_template_from_source(qn_chat_template **out, const char *source,
 /* Render the prompt. vars: an object with at least "messages"; "tools" (null or absent: none)
  * chooses a template named tool_use; "add_generation_prompt" and every other member are passed on.
  * Special tokens of tokenizer_config (bos_token, eos_token, pad_token, unk_token, ...) are added
- * unless vars has them; "tools" and "documents" are null unless given. On failure nothing is appended.
- * Errors: those of qn_template_render; QN_INVALID if messages is missing. */
-qn_code qn_chat_template_render(const qn_chat_template *ct, const json_t *vars, qn_buf *out, qn_err *err);
+ * unless vars has them; "tools" and "documents" are null unless given. On failure nothing is
+ * appended. Errors: those of qn_template_render; QN_INVALID if messages is missing. */
+qn_code qn_chat_template_render(const qn_chat_template *ct, const json_t *vars, qn_buf *out,
+                                qn_err *err);
 
 typedef enum qn_chat_kind {
     QN_CHAT_JINJA,    /* the model's own template */

@@ -1,9 +1,9 @@
 /* render_template - a chat template on the command line, for comparing with jinja2.
  *
  *   render_template TEMPLATE        variables as one JSON object on stdin; the text on stdout
- *   render_template --batch         one JSON object {"source" or "file", "vars"} a line on stdin; one
- *                                   JSON object {"out"} or {"error"} a line on stdout
- *   render_template --dir FOLDER    as the first form, through the chat template of a model folder
+ *   render_template --batch         one JSON object {"source" or "file", "vars"} a line on stdin;
+ * one JSON object {"out"} or {"error"} a line on stdout render_template --dir FOLDER    as the
+ * first form, through the chat template of a model folder
  *
  * The clock of strftime_now is fixed at $QUERN_TEST_CLOCK (seconds since 1970) if that is set.
  * Exit 1 with the message on stderr when the template fails.
@@ -19,8 +19,8 @@ enum { MAX_BYTES = 64 << 20 };
 
 static int64_t fixed_clock(void *arg) { return strtoll(arg, NULL, 10); }
 
-static qn_code render_source(const char *source, size_t size, const char *name, const json_t *vars, qn_buf *out,
-                             qn_err *err)
+static qn_code render_source(const char *source, size_t size, const char *name, const json_t *vars,
+                             qn_buf *out, qn_err *err)
 {
     qn_template *t;
     qn_code rc = qn_template_compile(&t, source, size, name, err);
@@ -70,8 +70,10 @@ static void batch_line(const char *line, size_t n)
     qn_code rc = !job   ? qn_err_set(&err, QN_INVALID, "harness: the line is not JSON")
                  : file ? render_file(file, vars, &out, &err)
                  : dir  ? render_dir(dir, vars, &out, &err)
-                        : render_source(json_string_value(source), json_string_length(source), "template", vars, &out, &err);
-    json_t *text = rc ? json_string(err.text) : json_stringn_nocheck(out.data ? out.data : "", out.len);
+                        : render_source(json_string_value(source), json_string_length(source),
+                                        "template", vars, &out, &err);
+    json_t *text =
+        rc ? json_string(err.text) : json_stringn_nocheck(out.data ? out.data : "", out.len);
     json_object_set_new(reply, rc ? "error" : "out", text ? text : json_string("(not UTF-8)"));
     char *s = json_dumps(reply, 0);
     puts(s ? s : "{\"error\": \"harness: no reply\"}");
@@ -105,8 +107,10 @@ int main(int argc, char **argv)
     json_t *vars = json_loadf(stdin, JSON_ALLOW_NUL, &why);
     qn_buf out = {0};
     qn_err err = {0};
-    qn_code rc = vars ? QN_OK : qn_err_set(&err, QN_INVALID, "stdin: line %d: %s", why.line, why.text);
-    if (!rc) rc = dir ? render_dir(argv[2], vars, &out, &err) : render_file(argv[1], vars, &out, &err);
+    qn_code rc =
+        vars ? QN_OK : qn_err_set(&err, QN_INVALID, "stdin: line %d: %s", why.line, why.text);
+    if (!rc)
+        rc = dir ? render_dir(argv[2], vars, &out, &err) : render_file(argv[1], vars, &out, &err);
     if (rc) fprintf(stderr, "%s\n", err.text);
     else if (out.len) fwrite(out.data, 1, out.len, stdout);
     qn_buf_release(&out);

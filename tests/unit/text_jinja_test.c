@@ -1,5 +1,6 @@
-/* The Jinja interpreter against tests/golden/jinja.json (made by jinja2, see make_jinja.py), and what
- * jinja2 has no counterpart for: limits, error texts, the clock, threads of one compiled template. */
+/* The Jinja interpreter against tests/golden/jinja.json (made by jinja2, see make_jinja.py), and
+ * what jinja2 has no counterpart for: limits, error texts, the clock, threads of one compiled
+ * template. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,8 +38,11 @@ static bool check_case(const json_t *c, const json_t *vars)
                          memcmp(out.data ? out.data : "", json_string_value(want), out.len) == 0
                    : rc == QN_INVALID && err.text[0] && out.len == 0;
     if (!ok)
-        print_error("%s\n  want: %s\n  got:  %s\n", source, want ? json_string_value(want) : "an error",
-                    rc ? err.text : out.data ? out.data : "");
+        print_error("%s\n  want: %s\n  got:  %s\n", source,
+                    want ? json_string_value(want) : "an error",
+                    rc         ? err.text
+                    : out.data ? out.data
+                               : "");
     qn_buf_release(&out);
     return ok;
 }
@@ -52,7 +56,8 @@ static void golden(void **state)
     const json_t *cases = json_object_get(root, "cases");
     size_t n = json_array_size(cases), bad = 0;
     assert_true(n > 2000);
-    for (size_t i = 0; i < n; i++) bad += !check_case(json_array_get(cases, i), json_object_get(root, "vars"));
+    for (size_t i = 0; i < n; i++)
+        bad += !check_case(json_array_get(cases, i), json_object_get(root, "vars"));
     json_decref(root);
     assert_int_equal(bad, 0);
 }
@@ -82,7 +87,8 @@ static void error_texts(void **state)
     expect_error("\xFF", QN_INVALID, "UTF-8", "");
     qn_err err = {0};
     qn_buf out = {0};
-    assert_int_equal(render("text {{ raise_exception('only this') }}", NULL, &out, &err), QN_INVALID);
+    assert_int_equal(render("text {{ raise_exception('only this') }}", NULL, &out, &err),
+                     QN_INVALID);
     assert_string_equal(err.text, "only this");
     qn_buf_release(&out);
 }
@@ -94,13 +100,18 @@ static void limits(void **state)
     expect_error("{{ 'x' * 999999999 }}", QN_INVALID, "memory", "");
     expect_error("{{ 'x' * 9223372036854775807 }}", QN_INVALID, "memory", "");
     expect_error("{{ [1] * 99999999999 }}", QN_INVALID, "memory", "");
-    expect_error("{% set ns = namespace(s='xxxxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    expect_error("{% set ns = namespace(s='xxxxxxxxxx') %}{% for i in range(60) %}{% set ns.s = "
+                 "ns.s + ns.s %}{% endfor %}",
                  QN_INVALID, "memory", "");
-    expect_error("{% set ns = namespace(a=[1]) %}{% for i in range(99999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}",
+    expect_error("{% set ns = namespace(a=[1]) %}{% for i in range(99999) %}{% set ns.a = [ns.a] "
+                 "%}{% endfor %}{{ ns.a }}",
                  QN_INVALID, "levels deep", "");
-    expect_error("{% set ns = namespace(a=1, b=1) %}{% for i in range(200) %}{% set ns.a = [ns.a, ns.a] %}"
-                 "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}", QN_INVALID, "steps", "");
-    expect_error("{% set s = 'y' * 1000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}", QN_INVALID, "output", "");
+    expect_error(
+        "{% set ns = namespace(a=1, b=1) %}{% for i in range(200) %}{% set ns.a = [ns.a, ns.a] %}"
+        "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
+        QN_INVALID, "steps", "");
+    expect_error("{% set s = 'y' * 1000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}",
+                 QN_INVALID, "output", "");
     char deep[4096];
     memset(deep, '(', sizeof deep - 1);
     memcpy(deep, "{{ ", 3);
@@ -112,7 +123,8 @@ static void limits(void **state)
 static void chains(void **state)
 {
     (void)state;
-    static const char *const parts[] = {"+1", "|abs", ".a", " and 1", "[0]", " if 1", "~1", " is odd", "()", " == 1", "**1"};
+    static const char *const parts[] = {"+1", "|abs",    ".a", " and 1", "[0]", " if 1",
+                                        "~1", " is odd", "()", " == 1",  "**1"};
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
         qn_buf b = {0}, out = {0};
         qn_err err = {0};
@@ -139,7 +151,8 @@ static void injected_clock(void **state)
 {
     (void)state;
     setenv("TZ", "UTC", 1);
-    static const char source[] = "{{ strftime_now('%Y-%m-%d %H:%M') }}|{{ strftime_now('%d %b %Y') }}";
+    static const char source[] =
+        "{{ strftime_now('%Y-%m-%d %H:%M') }}|{{ strftime_now('%d %b %Y') }}";
     int64_t at = 1785412800;
     qn_template *t;
     qn_err err = {0};
@@ -157,7 +170,8 @@ static void *render_often(void *arg)
     for (int i = 0; i < 200; i++) {
         qn_buf out = {0};
         qn_err err = {0};
-        bool same = qn_template_render(arg, NULL, &out, &err) == QN_OK && strcmp(out.data, "AÄb2;[3, '\xC3\xA9']") == 0;
+        bool same = qn_template_render(arg, NULL, &out, &err) == QN_OK &&
+                    strcmp(out.data, "AÄb2;[3, '\xC3\xA9']") == 0;
         qn_buf_release(&out);
         if (!same) return arg;
     }
@@ -167,13 +181,15 @@ static void *render_often(void *arg)
 static void shared_by_threads(void **state)
 {
     (void)state;
-    static const char source[] = "{% macro m(a) %}{{ a[1]|upper ~ 'Äb' }}{% endmacro %}{{ m('xa') }}{% for i in range(3) if i > 1 %}"
+    static const char source[] = "{% macro m(a) %}{{ a[1]|upper ~ 'Äb' }}{% endmacro %}{{ m('xa') "
+                                 "}}{% for i in range(3) if i > 1 %}"
                                  "{{ i }};{% endfor %}{{ [3, 'é'] }}";
     qn_template *t;
     qn_err err = {0};
     pthread_t thread[4];
     assert_int_equal(qn_template_compile(&t, source, sizeof source - 1, "t", &err), QN_OK);
-    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&thread[i], NULL, render_often, t), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, render_often, t), 0);
     for (int i = 0; i < 4; i++) {
         void *bad;
         assert_int_equal(pthread_join(thread[i], &bad), 0);
