@@ -416,6 +416,7 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
     *out = (qn_engine_stats){
         .active_rows = e->n_rows, .waiting_rows = e->n_queue, .submitted = e->submitted, .finished = e->finished,
         .prompt_tokens = e->prompt_tokens, .generated_tokens = e->generated_tokens, .steps = e->steps,
+        .preemptions = e->preemptions,
         .kv_bytes_used = e->kv_used, .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev),
     };
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {

@@ -105,7 +105,7 @@ void qn_gen_free(qn_gen *g);
 
 typedef struct qn_engine_stats {
     uint32_t active_rows, waiting_rows;
-    uint64_t submitted, finished, prompt_tokens, generated_tokens, steps;
+    uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions;
     uint64_t kv_bytes_used, kv_bytes_total, weights_bytes;
 } qn_engine_stats;
 

@@ -42,7 +42,7 @@ struct qn_engine {
     uint64_t n_admitted;
     qn_plan plan;
 
-    _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, kv_used;
+    _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions, kv_used;
 };
 
 /* Make the engine thread look at its inbox, flags and rows. Any thread (no failure). */

@@ -63,6 +63,7 @@ static bool preempt_after(qn_engine *e, const qn_gen *keep)
     qn_gen *g = e->rows[last];
     if (g == keep) return false;
     qn_table_clear(&g->table, e->blocks);
+    atomic_fetch_add(&e->preemptions, 1);
     g->computed = 0;
     g->n_planned = 0;
     g->state = QN_ROW_WAITING;

@@ -4,7 +4,8 @@
     python make.py llama      only that one
 
 Each file holds cases; a case is a recipe (config, tensors, quantization, seed) and mlx-lm's results on it: the
-logits of a 17-token prompt as float32 bits (base64 of little-endian words) and 16 greedy tokens after it.
+logits of a 17-token prompt as float32 bits (base64 of little-endian words) and 16 greedy tokens after it. 16-bit
+cases also hold the logits of the same weights with float32 activations, logits_f32.
 """
 import base64
 import hashlib
@@ -19,7 +20,7 @@ import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 import numpy as np  # noqa: E402
 from families import FAMILIES  # noqa: E402
-from mlx.utils import tree_flatten  # noqa: E402
+from mlx.utils import tree_flatten, tree_map  # noqa: E402
 from mlx_lm.models.cache import make_prompt_cache  # noqa: E402
 from mlx_lm.utils import _get_classes, load_model  # noqa: E402
 
@@ -69,7 +70,12 @@ def logits_of(model, ids, cache):
     return np.array(model(mx.array(ids)[None], cache=cache)[0].astype(mx.float32))
 
 
-def run(recipe, n_vocab):
+def b64(logits):
+    return base64.b64encode(logits.astype("<f4").tobytes()).decode()
+
+
+def run(recipe, dtype, n_vocab):
+    out = {}
     with tempfile.TemporaryDirectory() as folder:
         synth.write(recipe, folder)
         from pathlib import Path
@@ -82,7 +88,10 @@ def run(recipe, n_vocab):
         for _ in range(N_GREEDY):
             tokens.append(int(np.argmax(last)))
             last = logits_of(model, tokens[-1:], cache)[-1]
-    return {"ids": ids, "logits": base64.b64encode(logits.astype("<f4").tobytes()).decode(), "greedy": tokens}
+        if dtype != "float32":  # the same weights, everything after them in float32
+            model.update(tree_map(lambda p: p.astype(mx.float32) if p.dtype == mx.bfloat16 else p, model.parameters()))
+            out["logits_f32"] = b64(logits_of(model, ids, make_prompt_cache(model)))
+    return {"ids": ids, "logits": b64(logits), "greedy": tokens, **out}
 
 
 def walk(config):
@@ -103,7 +112,7 @@ def make(family):
             seed = int(hashlib.sha256(f"{family}/{config_name}/{label}".encode()).hexdigest()[:6], 16)
             recipe = recipe_of(family, config, dtype, quant, seed)
             cases.append({"name": f"{config_name}-{label}", "dtype": dtype, "recipe": recipe,
-                          **run(recipe, config.get("vocab_size", config.get("text_config", {}).get("vocab_size")))})
+                          **run(recipe, dtype, config.get("vocab_size", config.get("text_config", {}).get("vocab_size")))})
     versions = {"mlx": importlib.metadata.version("mlx"), "mlx-lm": importlib.metadata.version("mlx-lm")}
     return {"family": family, "made_by": versions, "cases": cases}
 

@@ -67,9 +67,9 @@ static bool open_rig(rig *g, const setup *s)
         assert_int_equal(err.code, QN_UNSUPPORTED);
         return false;
     }
-    qn_kv_layer layers[3] = {{0, 1, 16, 16, QN_KV_F16},
-                             {0, s->n_kv_heads, s->d_k, s->d_v, s->codec},
-                             {0, 2, 16, 16, QN_KV_F32}};
+    qn_kv_layer layers[3] = {{.group = 0, .n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
+                             {.n_kv_heads = s->n_kv_heads, .d_k = s->d_k, .d_v = s->d_v, .codec = s->codec},
+                             {.group = 0, .n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
     qn_kv_spec spec = {.block_tokens = s->block_tokens, .n_groups = 1, .n_layers = 3, .layers = layers};
     spec.groups[0] = (qn_kv_group){s->window ? QN_KV_SLIDING : QN_KV_FULL, s->window};
     uint32_t n_blocks = POOL_BLOCKS * 16 / s->block_tokens;
@@ -410,7 +410,9 @@ static void blocks_can_be_moved(void **state)
     chunk c = {0, 39, 1};
     float *before, *after;
     step(&g, &c, 1, &before);
-    qn_kv_layer layers[3] = {{0, 1, 16, 16, QN_KV_F16}, {0, 1, 20, 24, QN_KV_F16}, {0, 2, 16, 16, QN_KV_F32}};
+    qn_kv_layer layers[3] = {{.group = 0, .n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
+                             {.group = 0, .n_kv_heads = 1, .d_k = 20, .d_v = 24, .codec = QN_KV_F16},
+                             {.group = 0, .n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
     qn_kv_spec spec = {.block_tokens = 16, .n_groups = 1, .n_layers = 3, .layers = layers};
     void *host_block = malloc(g.dev->ops->kv_block_bytes(g.dev, &spec, 0));
     for (uint32_t i = 0; i < 3; i++) {
@@ -441,7 +443,8 @@ static void bad_specs_are_refused(void **state)
         {64, 1, 64, 64, QN_KV_F16}, {64, 0, 0, 64, QN_KV_F16},  {64, 0, 64, 1025, QN_KV_F16},
         {64, 0, 64, 64, 3}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        qn_kv_layer l = {bad[i].group, 2, bad[i].d_k, bad[i].d_v, (qn_kv_codec)bad[i].codec};
+        qn_kv_layer l = {.group = bad[i].group, .n_kv_heads = 2, .d_k = bad[i].d_k, .d_v = bad[i].d_v,
+                         .codec = (qn_kv_codec)bad[i].codec};
         qn_kv_spec spec = {.block_tokens = bad[i].block, .n_groups = 1, .n_layers = 1, .layers = &l};
         qn_kv *kv;
         uint32_t n = 4;

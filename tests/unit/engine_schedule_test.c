@@ -256,7 +256,7 @@ static void free_early(qn_engine *e, request *q)
 }
 
 /* Random traffic through pools so small that rows are preempted all the time. */
-static void trace(uint32_t seed, uint32_t window)
+static uint64_t trace(uint32_t seed, uint32_t window)
 {
     enum { N = 24 };
     rng_state = seed;
@@ -287,19 +287,26 @@ static void trace(uint32_t seed, uint32_t window)
     }
     wait_idle(e);
     assert_true(qn_fake_largest(m) <= e->o.step_tokens);
+    qn_engine_stats stats;
+    qn_engine_stats_get(e, &stats);
     stop(e, m);
+    return stats.preemptions;
 }
 
 static void test_traces(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 60; i++) trace(1000 + i, 0);
+    uint64_t preemptions = 0;
+    for (uint32_t i = 0; i < 60; i++) preemptions += trace(1000 + i, 0);
+    assert_true(preemptions > 10);
 }
 
 static void test_traces_window(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 60; i++) trace(5000 + i, 1 + i % 70);
+    uint64_t preemptions = 0;
+    for (uint32_t i = 0; i < 60; i++) preemptions += trace(5000 + i, 1 + i % 70);
+    assert_true(preemptions > 10);
 }
 
 int main(void)

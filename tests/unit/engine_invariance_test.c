@@ -1,0 +1,248 @@
+/* engine_invariance_test.c - the second promise: a request's tokens and logprob bytes depend on the model, its
+ * prompt, its options and its seed only. No tolerance.
+ *
+ * 16 requests (greedy and seeded, with filters and penalties) run one at a time on the plainest engine, and then
+ * all at once under other caps, chunk sizes, block sizes, thread counts, arrival orders, and with KV pools so small
+ * that rows are preempted. Models: synthetic llama, gemma3_text (windows), qwen3_moe (experts), qwen3_5
+ * (recurrent). QUERN_TEST_LONG=1 tries every combination, otherwise each setting once.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compute/device.h"
+#include "core/file.h"
+#include "engine/engine.h"
+#include "synth.h"
+
+enum { N_REQUESTS = 16, MAX_PROMPT = 150, MAX_REPLY = 40, N_VOCAB = 96 };
+
+typedef struct reply {
+    uint32_t n;
+    uint32_t token[MAX_REPLY];
+    float logprob[MAX_REPLY];
+    qn_top top[MAX_REPLY][2];
+} reply;
+
+typedef struct request {
+    uint32_t prompt[MAX_PROMPT], n_prompt, max_tokens;
+    qn_sampling sampling;
+} request;
+
+typedef struct setting {
+    const char *name;
+    uint32_t rows, step, block, threads;
+    uint64_t kv_bytes; /* 0: plenty */
+    uint32_t order;    /* requests are submitted in steps of this, modulo 16; odd */
+} setting;
+
+static const setting plain = {"alone", 1, 512, 64, 2, 0, 1};
+static const setting settings[] = {
+    {"two rows", 2, 512, 64, 2, 0, 1},
+    {"three rows, small chunks", 3, 17, 64, 2, 0, 5},
+    {"eight rows, one thread", 8, 64, 64, 1, 0, 3},
+    {"sixteen rows, small blocks", 16, 512, 16, 2, 0, 7},
+    {"sixteen rows, large blocks, three threads", 16, 100, 256, 3, 0, 11},
+    {"preempted", 8, 64, 16, 2, 1, 9},
+};
+
+static uint32_t rng_state = 77;
+
+static uint32_t rng(uint32_t n)
+{
+    rng_state = rng_state * 1664525u + 1013904223u;
+    return (rng_state >> 8) % n;
+}
+
+static void make_requests(request *q)
+{
+    rng_state = 77;
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        q[i] = (request){.n_prompt = i == 0 ? 1 : 1 + rng(MAX_PROMPT), .max_tokens = 1 + rng(MAX_REPLY)};
+        for (uint32_t k = 0; k < q[i].n_prompt; k++) q[i].prompt[k] = rng(N_VOCAB);
+        q[i].sampling = (qn_sampling){.logprobs = true, .n_top = 2, .has_seed = true, .seed = i};
+        if (i % 4 == 1) q[i].sampling.temperature = 1;
+        if (i % 4 == 2) q[i].sampling.temperature = 0.8f, q[i].sampling.top_p = 0.9f, q[i].sampling.top_k = 20;
+        if (i % 4 == 3) q[i].sampling.temperature = 1.2f, q[i].sampling.min_p = 0.05f, q[i].sampling.repetition_penalty = 1.2f;
+    }
+}
+
+static void collect(qn_gen *g, reply *r)
+{
+    qn_event ev;
+    *r = (reply){0};
+    do {
+        assert_true(qn_gen_wait(g, &ev, 60000));
+        if (ev.kind != QN_EV_TOKEN) continue;
+        r->token[r->n] = ev.sample.token;
+        r->logprob[r->n] = ev.sample.logprob;
+        memcpy(r->top[r->n], ev.sample.top, sizeof r->top[0]);
+        r->n++;
+    } while (ev.kind != QN_EV_DONE);
+    assert_int_equal(ev.finish, QN_FINISH_LENGTH);
+    qn_gen_free(g);
+}
+
+static qn_gen *submit(qn_engine *e, const request *q)
+{
+    qn_err err = {0};
+    qn_gen *g;
+    qn_request r = {.prompt = q->prompt, .n_prompt = q->n_prompt, .max_tokens = q->max_tokens, .ignore_eos = true,
+                    .sampling = q->sampling};
+    if (qn_engine_submit(e, &r, &g, &err)) fail_msg("%s", err.text);
+    return g;
+}
+
+/* The smallest pool that takes the longest request alone. */
+static uint64_t tight_bytes(const qn_model *m, uint32_t block)
+{
+    qn_kv_spec kv = m->kv;
+    kv.block_tokens = block;
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < kv.n_groups; g++) {
+        bytes += m->dev->ops->kv_block_bytes(m->dev, &kv, g) * ((MAX_PROMPT + MAX_REPLY) / block + 8);
+    }
+    return bytes;
+}
+
+typedef struct loaded {
+    char dir[64];
+    qn_folder *folder;
+    qn_device *dev;
+    qn_model *model;
+} loaded;
+
+static void open_model(loaded *l, const json_t *recipe, uint32_t threads)
+{
+    qn_err err = {0};
+    strcpy(l->dir, "/tmp/quern-invariance-XXXXXX");
+    assert_non_null(mkdtemp(l->dir));
+    if (qn_synth_write(recipe, l->dir, &err) || qn_folder_open(&l->folder, l->dir, false, &err) ||
+        qn_device_open(&l->dev, &(qn_device_opts){.n_threads = threads}, &err) ||
+        qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err)) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void close_model(loaded *l)
+{
+    qn_err err = {0};
+    qn_model_close(l->model);
+    l->dev->ops->close(l->dev);
+    qn_folder_close(l->folder);
+    assert_int_equal(qn_remove_tree(l->dir, &err), QN_OK);
+}
+
+static void run(const json_t *recipe, const setting *s, const request *q, reply *out)
+{
+    loaded l;
+    open_model(&l, recipe, s->threads);
+    qn_engine_opts o = {.max_rows = s->rows, .step_tokens = s->step, .mixed_tokens = s->step < 32 ? s->step : 32,
+                        .block_tokens = s->block, .max_positions = MAX_PROMPT + MAX_REPLY,
+                        .kv_bytes = s->kv_bytes ? tight_bytes(l.model, s->block) : 0};
+    qn_err err = {0};
+    qn_engine *e;
+    if (qn_engine_new(&e, l.model, &o, &err)) fail_msg("%s", err.text);
+    qn_gen *gen[N_REQUESTS];
+    for (uint32_t k = 0; k < N_REQUESTS; k++) {
+        uint32_t i = k * s->order % N_REQUESTS;
+        gen[i] = submit(e, &q[i]);
+        if (s->rows == 1) collect(gen[i], &out[i]);
+        else if (k % 5 == 4) usleep(2000);
+    }
+    for (uint32_t i = 0; s->rows > 1 && i < N_REQUESTS; i++) collect(gen[i], &out[i]);
+    qn_engine_stats stats;
+    qn_engine_stats_get(e, &stats);
+    if (s->kv_bytes && s->rows > 2) assert_true(stats.preemptions > 0);
+    qn_engine_free(e);
+    close_model(&l);
+}
+
+static void compare(const char *model, const char *name, const reply *a, const reply *b)
+{
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        if (memcmp(&a[i], &b[i], sizeof a[i])) fail_msg("%s, %s: request %u differs from its run alone", model, name, i);
+    }
+}
+
+static void all_combinations(const char *model, const json_t *recipe, const request *q, const reply *want)
+{
+    static const uint32_t rows[] = {1, 2, 3, 8, 16}, steps[] = {17, 64, 512}, blocks[] = {16, 64, 256}, threads[] = {1, 2, 3};
+    static reply got[N_REQUESTS];
+    for (int i = 0; i < 5 * 3 * 3 * 3 * 2; i++) {
+        char name[128];
+        setting s = {name, rows[i % 5], steps[i / 5 % 3], blocks[i / 15 % 3], threads[i / 45 % 3],
+                     (uint64_t)(i / 135), 2u * (uint32_t)(i % 8) + 1};
+        snprintf(name, sizeof name, "rows %u step %u block %u threads %u tight %d", s.rows, s.step, s.block, s.threads,
+                 (int)s.kv_bytes);
+        run(recipe, &s, q, got);
+        compare(model, name, want, got);
+    }
+}
+
+static void check_model(const char *family, const char *name)
+{
+    char path[512];
+    json_error_t je;
+    snprintf(path, sizeof path, QN_TEST_DIR "/golden/models/%s.json", family);
+    json_t *data = json_load_file(path, 0, &je), *c;
+    assert_non_null(data);
+    size_t i;
+    static request q[N_REQUESTS];
+    static reply want[N_REQUESTS], got[N_REQUESTS];
+    bool found = false;
+    make_requests(q);
+    json_array_foreach(json_object_get(data, "cases"), i, c) {
+        if (strcmp(json_string_value(json_object_get(c, "name")), name)) continue;
+        const json_t *recipe = json_object_get(c, "recipe");
+        found = true;
+        run(recipe, &plain, q, want);
+        for (size_t k = 0; k < sizeof settings / sizeof *settings; k++) {
+            run(recipe, &settings[k], q, got);
+            compare(family, settings[k].name, want, got);
+        }
+        if (getenv("QUERN_TEST_LONG")) all_combinations(family, recipe, q, want);
+    }
+    assert_true(found);
+    json_decref(data);
+}
+
+static void test_llama(void **state)
+{
+    (void)state;
+    check_model("llama", "base-bf16-q4");
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    check_model("gemma3_text", "base-bf16-q8");
+}
+
+static void test_experts(void **state)
+{
+    (void)state;
+    check_model("qwen3_moe", "base-bf16-q4");
+}
+
+static void test_recurrent(void **state)
+{
+    (void)state;
+    check_model("qwen3_5", "base-bf16-q4");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama), cmocka_unit_test(test_windows), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_recurrent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
