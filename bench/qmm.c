@@ -1,10 +1,10 @@
 /* qmm.c - how close the matrix products of the CPU device come to the machine's ceilings.
  *
- * Decode (one row of activations): bytes of panels per second, beside the read bandwidth that the same
- * threads reach on the same memory. Prefill (many rows): multiply-adds per second, beside the rate at
- * which the same threads issue the multiply instruction of that product. The ceiling and the kernel are
- * measured in turn, and medians are reported, because a machine is rarely idle; with one thread, times
- * are processor time, which leaves out what other programs take. Prints JSON.
+ * Decode (one row of activations): bytes of panels per second, beside the read bandwidth that the
+ * same threads reach on the same memory. Prefill (many rows): multiply-adds per second, beside the
+ * rate at which the same threads issue the multiply instruction of that product. The ceiling and
+ * the kernel are measured in turn, and medians are reported, because a machine is rarely idle; with
+ * one thread, times are processor time, which leaves out what other programs take. Prints JSON.
  *
  * usage: qmm_bench [THREADS [ISA [ROUNDS]]]
  */
@@ -85,26 +85,25 @@ __attribute__((target("avx2"))) static void read_part(void *arg, uint32_t part, 
     __m256i sum[8] = {{0}};
     (void)thread;
     for (size_t i = 0; i < step / 32; i += 8)
-        for (size_t j = 0; j < 8; j++) sum[j] = _mm256_xor_si256(sum[j], _mm256_load_si256(p + i + j));
+        for (size_t j = 0; j < 8; j++)
+            sum[j] = _mm256_xor_si256(sum[j], _mm256_load_si256(p + i + j));
     for (size_t j = 0; j < 8; j++) __asm__ volatile("" : : "x"(sum[j]));
 }
 
 enum { PEAK_LOOPS = 200000, PEAK_CHAINS = 12 };
 
 /* Twelve independent chains of one instruction; nothing else to do. */
-#define PEAK(name, instruction)                                                                     \
-    __attribute__((target("avx512f"))) static void name(void *arg, uint32_t part, uint32_t thread)  \
-    {                                                                                               \
-        (void)arg, (void)part, (void)thread;                                                        \
-        for (int i = 0; i < PEAK_LOOPS; i++)                                                        \
-            __asm__ volatile(instruction " %%zmm12, %%zmm13, %%zmm0\n" instruction " %%zmm12, %%zmm13, %%zmm1\n" \
-                             instruction " %%zmm12, %%zmm13, %%zmm2\n" instruction " %%zmm12, %%zmm13, %%zmm3\n" \
-                             instruction " %%zmm12, %%zmm13, %%zmm4\n" instruction " %%zmm12, %%zmm13, %%zmm5\n" \
-                             instruction " %%zmm12, %%zmm13, %%zmm6\n" instruction " %%zmm12, %%zmm13, %%zmm7\n" \
-                             instruction " %%zmm12, %%zmm13, %%zmm8\n" instruction " %%zmm12, %%zmm13, %%zmm9\n" \
-                             instruction " %%zmm12, %%zmm13, %%zmm10\n" instruction " %%zmm12, %%zmm13, %%zmm11\n" \
-                             : : : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",  \
-                               "xmm8", "xmm9", "xmm10", "xmm11");                                   \
+#define PEAK(name, instruction)                                                                    \
+    __attribute__((target("avx512f"))) static void name(void *arg, uint32_t part, uint32_t thread) \
+    {                                                                                              \
+        (void)arg, (void)part, (void)thread;                                                       \
+        for (int i = 0; i < PEAK_LOOPS; i++)                                                       \
+            __asm__ volatile(".irp r, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11\n" instruction         \
+                             " %%zmm12, %%zmm13, %%zmm\\r\n.endr\n"                               \
+                             :                                                                     \
+                             :                                                                     \
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",     \
+                               "xmm8", "xmm9", "xmm10", "xmm11");                                  \
     }
 PEAK(peak_dot, "vpdpbusd")
 PEAK(peak_fma, "vfmadd231ps")
@@ -176,11 +175,14 @@ static void load(setup *s, const bench_case *c)
     for (size_t i = 0; i < s->n; i++) src[i] = (qn_matrix_src){"bench", m};
     const qn_ops *ops = s->cpu->base.ops;
     if (ops->load(&s->cpu->base, src, s->n, &(qn_load_opts){0}, s->w, &err)) die(err.text);
-    const qn_run_limits limits = {.max_tokens = PREFILL_ROWS, .max_items = 1, .max_out = 1,
+    const qn_run_limits limits = {.max_tokens = PREFILL_ROWS,
+                                  .max_items = 1,
+                                  .max_out = 1,
                                   .scratch_bytes = (size_t)PREFILL_ROWS * N * 4 * 2 + 4096};
     if (ops->run_new(&s->cpu->base, &limits, &s->run, &err)) die(err.text);
     s->x = malloc((size_t)PREFILL_ROWS * N * sizeof *s->x);
-    for (size_t i = 0; i < (size_t)PREFILL_ROWS * N; i++) s->x[i] = (float)((int)(i * 2654435761u % 2001) - 1000) / 700;
+    for (size_t i = 0; i < (size_t)PREFILL_ROWS * N; i++)
+        s->x[i] = (float)((int)(i * 2654435761u % 2001) - 1000) / 700;
     free((void *)m.weight);
     free((void *)m.scales);
     free(src);
@@ -205,7 +207,8 @@ static void measure(const bench_case *c, const qn_device_opts *opts, int rounds,
     if (qn_device_open(&d, &o, &err)) die(err.text);
     s.cpu = (qn_cpu *)(void *)d;
     load(&s, c);
-    double read[MAX_ROUNDS], decode[MAX_ROUNDS], share[MAX_ROUNDS], rate[MAX_ROUNDS], peak[MAX_ROUNDS], of_peak[MAX_ROUNDS];
+    double read[MAX_ROUNDS], decode[MAX_ROUNDS], share[MAX_ROUNDS], rate[MAX_ROUNDS],
+        peak[MAX_ROUNDS], of_peak[MAX_ROUNDS];
     const uint32_t threads = qn_pool_threads(s.cpu->pool);
     run_all(&s, 1, s.n);
     for (int i = 0; i < rounds; i++) {
@@ -220,7 +223,8 @@ static void measure(const bench_case *c, const qn_device_opts *opts, int rounds,
         rate[i] = 4.0 * PREFILL_ROWS * N * N / (double)(time_ns(threads) - start);
         of_peak[i] = peak[i] > 0 ? rate[i] / peak[i] : 0;
     }
-    printf("  {\"matrix\": \"%s\", \"read_gb_s\": %.1f, \"decode_gb_s\": %.1f, \"decode_share\": %.3f, "
+    printf("  {\"matrix\": \"%s\", \"read_gb_s\": %.1f, \"decode_gb_s\": %.1f, \"decode_share\": "
+           "%.3f, "
            "\"peak_gmac_s\": %.0f, \"prefill_gmac_s\": %.0f, \"prefill_share\": %.3f}%s\n",
            c->name, median(read, rounds), median(decode, rounds), median(share, rounds),
            median(peak, rounds), median(rate, rounds), median(of_peak, rounds), comma);
@@ -239,7 +243,8 @@ int main(int argc, char **argv)
     qn_err err = {0};
     if (rounds < 1 || rounds > MAX_ROUNDS) die("ROUNDS goes from 1 to 101");
     if (qn_device_open(&d, &opts, &err)) die(err.text);
-    printf("{\"isa\": \"%s\", \"threads\": %u, \"shape\": [%d, %d], \"prefill_rows\": %d, \"rounds\": %d, \"results\": [\n",
+    printf("{\"isa\": \"%s\", \"threads\": %u, \"shape\": [%d, %d], \"prefill_rows\": %d, "
+           "\"rounds\": %d, \"results\": [\n",
            qn_device_isa(d), d->ops->n_threads(d), N, N, PREFILL_ROWS, rounds);
     d->ops->close(d);
     const size_t n = sizeof cases / sizeof *cases;

@@ -1,5 +1,5 @@
-/* Panels: packing is lossless, embedding rows come back as stored, and the cache file is built, mapped
- * again, and rebuilt when anything about it is wrong. */
+/* Panels: packing is lossless, embedding rows come back as stored, and the cache file is built,
+ * mapped again, and rebuilt when anything about it is wrong. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,8 @@ static void check_rows(const form *f, const qn_matrix *m, const qn_panels *w)
         qn_panels_row(w, r / m->n_out, r % m->n_out, have);
         for (uint32_t k = 0; k < m->n_in; k++) { /* not memcmp: 4-bit -0 reads as +0 */
             if (have[k] != want[k])
-                fail_msg("%s: row %u, input %u is %a, not %a", f->name, r, k, (double)have[k], (double)want[k]);
+                fail_msg("%s: row %u, input %u is %a, not %a", f->name, r, k, (double)have[k],
+                         (double)want[k]);
         }
     }
     free(want);
@@ -64,7 +65,11 @@ static void test_sizes(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < N_FORMS; i++) {
-        qn_matrix m = {.spec = forms[i].spec, .n_experts = 3, .n_out = 64, .n_in = 256, .dtype = forms[i].dtype};
+        qn_matrix m = {.spec = forms[i].spec,
+                       .n_experts = 3,
+                       .n_out = 64,
+                       .n_in = 256,
+                       .dtype = forms[i].dtype};
         qn_panels w;
         qn_err err = {0};
         assert_int_equal(qn_panels_init(&w, &m, &err), QN_OK);
@@ -85,10 +90,14 @@ static void test_refused(void **state)
         {{.n_experts = 1, .n_out = 4, .n_in = 8, .dtype = QN_I8}, QN_UNSUPPORTED},
         {{.n_experts = 1, .n_out = 0, .n_in = 8, .dtype = QN_F32}, QN_INVALID},
         {{.n_experts = 0, .n_out = 4, .n_in = 8, .dtype = QN_F32}, QN_INVALID},
-        {{.spec = {QN_Q_AFFINE, 7, 64}, .n_experts = 1, .n_out = 4, .n_in = 64, .dtype = QN_F16}, QN_INVALID},
-        {{.spec = {QN_Q_AFFINE, 4, 64}, .n_experts = 1, .n_out = 4, .n_in = 96, .dtype = QN_F16}, QN_INVALID},
-        {{.spec = {QN_Q_AFFINE, 4, 64}, .n_experts = 1, .n_out = 4, .n_in = 64, .dtype = QN_U8}, QN_UNSUPPORTED},
-        {{.n_experts = UINT32_MAX, .n_out = UINT32_MAX, .n_in = UINT32_MAX, .dtype = QN_F32}, QN_LIMIT},
+        {{.spec = {QN_Q_AFFINE, 7, 64}, .n_experts = 1, .n_out = 4, .n_in = 64, .dtype = QN_F16},
+         QN_INVALID},
+        {{.spec = {QN_Q_AFFINE, 4, 64}, .n_experts = 1, .n_out = 4, .n_in = 96, .dtype = QN_F16},
+         QN_INVALID},
+        {{.spec = {QN_Q_AFFINE, 4, 64}, .n_experts = 1, .n_out = 4, .n_in = 64, .dtype = QN_U8},
+         QN_UNSUPPORTED},
+        {{.n_experts = UINT32_MAX, .n_out = UINT32_MAX, .n_in = UINT32_MAX, .dtype = QN_F32},
+         QN_LIMIT},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         qn_panels w;
@@ -121,14 +130,16 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
 static int setup(void **state)
 {
     static const uint32_t picked[N_MATRICES] = {7, 23, 18}; /* 4 bit g64, bfloat16, mxfp4 */
-    static const char *const paths[N_MATRICES] = {"model.embed_tokens", "lm_head", "model.layers.0.up"};
+    static const char *const paths[N_MATRICES] = {"model.embed_tokens", "lm_head",
+                                                  "model.layers.0.up"};
     fixture *f = calloc(1, sizeof *f);
     snprintf(f->dir, sizeof f->dir, "panels-test-XXXXXX");
     if (!f || !mkdtemp(f->dir)) return -1;
     f->fingerprint = 0x1234abcd;
     snprintf(f->file, sizeof f->file, "%s/cache/000000001234abcd-panel16-v1.bin", f->dir);
     for (uint32_t i = 0; i < N_MATRICES; i++)
-        f->src[i] = (qn_matrix_src){paths[i], matrix_new(&forms[picked[i]], i + 1, 100 * (i + 1), 128)};
+        f->src[i] =
+            (qn_matrix_src){paths[i], matrix_new(&forms[picked[i]], i + 1, 100 * (i + 1), 128)};
     *state = f;
     return 0;
 }
@@ -151,8 +162,10 @@ static void load_checked(fixture *f, const char *cache)
     qn_err err = {0};
     qn_weight *w[N_MATRICES];
     snprintf(dir, sizeof dir, "%s/%s", f->dir, cache ? cache : "");
-    const qn_load_opts opts = {.fingerprint = f->fingerprint, .cache_dir = cache ? dir : NULL,
-                               .progress = on_progress, .user = f};
+    const qn_load_opts opts = {.fingerprint = f->fingerprint,
+                               .cache_dir = cache ? dir : NULL,
+                               .progress = on_progress,
+                               .user = f};
     f->n_progress = 0;
     f->done = f->total = 0;
     assert_int_equal(qn_device_open(&d, &(qn_device_opts){.n_threads = 2}, &err), QN_OK);
@@ -339,10 +352,10 @@ int main(void)
     qn_log_set_level(QN_CRITICAL); /* falling back to memory is logged, on purpose here */
 #define CACHE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_sizes),    cmocka_unit_test(test_refused),
-        CACHE_TEST(test_memory),         CACHE_TEST(test_reopened),       CACHE_TEST(test_corrupt_header),
-        CACHE_TEST(test_wrong_size),     CACHE_TEST(test_stale),          CACHE_TEST(test_no_folder),
-        CACHE_TEST(test_no_space),       CACHE_TEST(test_leftovers),      CACHE_TEST(test_concurrent),
+        cmocka_unit_test(test_rows), cmocka_unit_test(test_sizes), cmocka_unit_test(test_refused),
+        CACHE_TEST(test_memory),     CACHE_TEST(test_reopened),    CACHE_TEST(test_corrupt_header),
+        CACHE_TEST(test_wrong_size), CACHE_TEST(test_stale),       CACHE_TEST(test_no_folder),
+        CACHE_TEST(test_no_space),   CACHE_TEST(test_leftovers),   CACHE_TEST(test_concurrent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,8 @@ static void check_round(qn_pool *p, counts *c, uint32_t n_parts)
     memset(c->ran, 0, sizeof c->ran);
     c->round++;
     qn_pool_run(p, count_part, c, n_parts);
-    for (uint32_t i = 0; i < MAX_PARTS; i++) assert_int_equal(c->ran[i], i < n_parts ? c->round : 0);
+    for (uint32_t i = 0; i < MAX_PARTS; i++)
+        assert_int_equal(c->ran[i], i < n_parts ? c->round : 0);
     assert_int_equal(c->bad_thread, 0);
 }
 
@@ -70,7 +71,8 @@ static void test_sleep_and_wake(void **state)
     qn_pool_free(p);
 }
 
-/* A part that needs another thread to run a part at the same time: fails if a worker never wakes. */
+/* A part that needs another thread to run a part at the same time: fails if a worker never wakes.
+ */
 static void meet_part(void *arg, uint32_t part, uint32_t thread)
 {
     _Atomic uint32_t *arrived = arg;

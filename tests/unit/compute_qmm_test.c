@@ -1,5 +1,5 @@
-/* Matrix products of the CPU device: the portable body against exact arithmetic, every variant against
- * the portable body bit for bit, and the independence of rows and threads. */
+/* Matrix products of the CPU device: the portable body against exact arithmetic, every variant
+ * against the portable body bit for bit, and the independence of rows and threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,8 +35,8 @@ static qn_panels panels_new(const qn_matrix *m)
 }
 
 /* y [rows, n_out] by one variant; panels in two calls, as two threads would do it. */
-static void multiply(const qn_cpu_kernels *k, float *y, const qn_panels *w, const float *x, uint32_t rows,
-                     qn_act_mode act)
+static void multiply(const qn_cpu_kernels *k, float *y, const qn_panels *w, const float *x,
+                     uint32_t rows, qn_act_mode act)
 {
     void *scratch = aligned_alloc(64, QN_MM_SCRATCH);
     const uint32_t middle = w->n_panels / 2;
@@ -60,7 +60,8 @@ static void multiply(const qn_cpu_kernels *k, float *y, const qn_panels *w, cons
 
 /* ---- the portable body against exact arithmetic ---- */
 
-/* Sum of |s*code| + |b| style magnitudes of weight k of a row: what the parts of s*q + b add up to. */
+/* Sum of |s*code| + |b| style magnitudes of weight k of a row: what the parts of s*q + b add up to.
+ */
 static double part_size(const qn_matrix *m, size_t row, uint32_t k)
 {
     const uint32_t g = k / m->spec.group_size;
@@ -79,12 +80,13 @@ static double group_max(const float *x, uint32_t n)
 }
 
 /* The bound on |y - exact|. u = 2^-24.
- * CODES: quantizing x moves it by at most a/2 + 4u|x| (all of x in a group below 2^-96); each of the
- * n_groups + 10 roundings of the sum moves it by at most u times the sum of its parts; the reference's
- * own weights carry two roundings, covered by the 10. Products below the normal range lose at most
- * 2^-150 * 2^30 per group.
- * Others: one chain of n_in/2 fused steps, one sum, one rounding of a weight. */
-static double error_bound(const qn_matrix *m, size_t row, const float *x, const float *w, qn_act_mode act)
+ * CODES: quantizing x moves it by at most a/2 + 4u|x| (all of x in a group below 2^-96); each of
+ * the n_groups + 10 roundings of the sum moves it by at most u times the sum of its parts; the
+ * reference's own weights carry two roundings, covered by the 10. Products below the normal range
+ * lose at most 2^-150 * 2^30 per group. Others: one chain of n_in/2 fused steps, one sum, one
+ * rounding of a weight. */
+static double error_bound(const qn_matrix *m, size_t row, const float *x, const float *w,
+                          qn_act_mode act)
 {
     const double u = 0x1p-24, range = act == QN_ACT_INT8 ? 127.0 : 32512.0;
     double bound = 0;
@@ -97,14 +99,15 @@ static double error_bound(const qn_matrix *m, size_t row, const float *x, const 
         const double max = group_max(x + g * n, n), a = max / range;
         for (uint32_t k = g * n; k < (g + 1) * n; k++) {
             const double xk = fabs((double)x[k]), moved = max < 0x1p-96 ? xk : a / 2 + 4 * u * xk;
-            bound += fabs((double)w[k]) * moved + (n_groups + 10) * u * part_size(m, row, k) * (xk + a);
+            bound += fabs((double)w[k]) * moved +
+                     (n_groups + 10) * u * part_size(m, row, k) * (xk + a);
         }
     }
     return bound + n_groups * 0x1p-119;
 }
 
-static void check_exact(const form *f, const qn_matrix *m, const float *x, const float *y, uint32_t rows,
-                        qn_act_mode act)
+static void check_exact(const form *f, const qn_matrix *m, const float *x, const float *y,
+                        uint32_t rows, qn_act_mode act)
 {
     float *w = malloc(m->n_in * sizeof *w);
     for (uint32_t i = 0; i < m->n_out; i++) {
@@ -166,7 +169,8 @@ static void check_form(const form *f, qn_act_mode act)
 {
     const uint32_t g = f->spec.group_size ? f->spec.group_size : 32;
     const uint32_t odd = f->spec.mode == QN_Q_NONE; /* dense rows may have any length */
-    const shape shapes[] = {{g, 17}, {2 * g, 1}, {2 * g + odd, 16}, {5 * g, 15}, {5 * g + odd, 100}};
+    const shape shapes[] = {
+        {g, 17}, {2 * g, 1}, {2 * g + odd, 16}, {5 * g, 15}, {5 * g + odd, 100}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(f, shapes[i], act);
 }
 
@@ -232,7 +236,8 @@ static void test_not_finite(void **state)
             for (size_t b = 0; b < 3; b++) {
                 *spot = bad[b];
                 multiply(k, y, &w, x, ROWS, QN_ACT_INT16);
-                for (uint32_t c = 0; c < 17 && w.kind == QN_PANEL_CODES; c++) assert_true(isnan(y[3 * 17 + c]));
+                for (uint32_t c = 0; c < 17 && w.kind == QN_PANEL_CODES; c++)
+                    assert_true(isnan(y[3 * 17 + c]));
                 assert_memory_equal(y, clean, 3 * 17 * sizeof *y);
                 assert_memory_equal(y + 4 * 17, clean + 4 * 17, 2 * 17 * sizeof *y);
             }
@@ -253,7 +258,8 @@ static void test_nan_code(void **state)
         const qn_qmode mode = forms[i].spec.mode;
         if (mode != QN_Q_MXFP8 && mode != QN_Q_NVFP4) continue;
         qn_matrix m = matrix_new(&forms[i], 1, N_OUT, 64);
-        uint8_t *byte = mode == QN_Q_MXFP8 ? (uint8_t *)m.weight + BAD * 64 + 40 : (uint8_t *)m.scales + BAD * 4 + 1;
+        uint8_t *byte = mode == QN_Q_MXFP8 ? (uint8_t *)m.weight + BAD * 64 + 40
+                                           : (uint8_t *)m.scales + BAD * 4 + 1;
         *byte = 0xff;
         qn_panels w = panels_new(&m);
         float *x = acts_new(ROWS, 64), y[ROWS * N_OUT];
@@ -261,7 +267,8 @@ static void test_nan_code(void **state)
             const qn_cpu_kernels *k = qn_cpu_pick(variants[v]);
             for (uint32_t rows = 1; k && rows <= ROWS; rows += ROWS - 1) {
                 multiply(k, y, &w, x, rows, QN_ACT_INT16);
-                for (uint32_t c = 0; c < rows * N_OUT; c++) assert_int_equal(isnan(y[c]), c % N_OUT == BAD);
+                for (uint32_t c = 0; c < rows * N_OUT; c++)
+                    assert_int_equal(isnan(y[c]), c % N_OUT == BAD);
             }
         }
         free(x);
@@ -292,7 +299,9 @@ static void run_linear(setup *s, uint32_t n_threads, uint32_t rows, float *y[N_M
     assert_int_equal(d->ops->n_threads(d), n_threads);
     assert_int_equal(d->ops->load(d, s->src, N_MATRICES, &(qn_load_opts){0}, w, &err), QN_OK);
     assert_int_equal(d->ops->upload(d, s->bias, QN_F32, 1, 100, &bias, &err), QN_OK);
-    const qn_run_limits limits = {.max_tokens = rows, .max_items = 1, .max_out = 1,
+    const qn_run_limits limits = {.max_tokens = rows,
+                                  .max_items = 1,
+                                  .max_out = 1,
                                   .scratch_bytes = (LINEAR_IN + 256) * rows * 4 + 4096};
     assert_int_equal(d->ops->run_new(d, &limits, &r, &err), QN_OK);
     d->ops->begin(r, &(qn_batch){.n_tokens = rows, .n_items = 1}, NULL);
@@ -318,9 +327,11 @@ static void run_linear(setup *s, uint32_t n_threads, uint32_t rows, float *y[N_M
 
 static void setup_init(setup *s)
 {
-    static const uint32_t form_of[N_MATRICES] = {7, 18, 6, 23}; /* 4 bit g64, mxfp4, 4 bit g32, bfloat16 */
+    static const uint32_t form_of[N_MATRICES] = {7, 18, 6,
+                                                 23}; /* 4 bit g64, mxfp4, 4 bit g32, bfloat16 */
     for (uint32_t i = 0; i < N_MATRICES; i++)
-        s->src[i] = (qn_matrix_src){"m", matrix_new(&forms[form_of[i]], 1, linear_out[i], LINEAR_IN)};
+        s->src[i] =
+            (qn_matrix_src){"m", matrix_new(&forms[form_of[i]], 1, linear_out[i], LINEAR_IN)};
     s->x = acts_new(MAX_ROWS, LINEAR_IN);
     for (uint32_t i = 0; i < 100; i++) s->bias[i] = rng_bell();
 }
@@ -337,14 +348,16 @@ static void test_linear(void **state)
         want[i] = malloc((size_t)MAX_ROWS * linear_out[i] * sizeof(float));
         qn_panels w = panels_new(&s.src[i].m);
         multiply(qn_cpu_pick("portable"), want[i], &w, s.x, MAX_ROWS, QN_ACT_INT16);
-        for (uint32_t j = 0; i == 0 && j < MAX_ROWS * linear_out[0]; j++) want[0][j] += s.bias[j % linear_out[0]];
+        for (uint32_t j = 0; i == 0 && j < MAX_ROWS * linear_out[0]; j++)
+            want[0][j] += s.bias[j % linear_out[0]];
         free((void *)w.data);
     }
     for (uint32_t threads = 1; threads <= 3; threads++) {
         for (size_t c = 0; c < sizeof rows_of / sizeof *rows_of; c++) {
             run_linear(&s, threads, rows_of[c], y);
             for (uint32_t i = 0; i < N_MATRICES; i++)
-                assert_memory_equal(y[i], want[i], (size_t)rows_of[c] * linear_out[i] * sizeof(float));
+                assert_memory_equal(y[i], want[i],
+                                    (size_t)rows_of[c] * linear_out[i] * sizeof(float));
         }
     }
     for (uint32_t i = 0; i < N_MATRICES; i++) {
@@ -364,7 +377,8 @@ static void test_open(void **state)
     assert_non_null(strstr(err.text, "\"cpu\""));
     qn_err_clear(&err);
     assert_int_equal(qn_device_open(&d, &(qn_device_opts){.isa = "mmx"}, &err), QN_UNSUPPORTED);
-    assert_int_equal(qn_device_open(&d, &(qn_device_opts){.isa = "portable", .n_threads = 1}, &err), QN_OK);
+    assert_int_equal(qn_device_open(&d, &(qn_device_opts){.isa = "portable", .n_threads = 1}, &err),
+                     QN_OK);
     assert_string_equal(qn_device_isa(d), "portable");
     d->ops->close(d);
     assert_null(qn_cpu_pick("mmx"));
@@ -373,10 +387,10 @@ static void test_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_int16),       cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_wide),        cmocka_unit_test(test_largest_dot),
-        cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_nan_code),
-        cmocka_unit_test(test_linear),      cmocka_unit_test(test_open),
+        cmocka_unit_test(test_int16),      cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_wide),       cmocka_unit_test(test_largest_dot),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_nan_code),
+        cmocka_unit_test(test_linear),     cmocka_unit_test(test_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* matrices.h - random matrices of every stored form, for tests of the matrix products.
  *
- * A test matrix owns its memory and describes it as a qn_matrix. Rows are random; the scales of some
- * groups are tiny, large, negative or zero. */
+ * A test matrix owns its memory and describes it as a qn_matrix. Rows are random; the scales of
+ * some groups are tiny, large, negative or zero. */
 #ifndef TESTS_MATRICES_H
 #define TESTS_MATRICES_H
 
@@ -61,7 +61,8 @@ static inline void *rng_bytes(size_t n)
     return p;
 }
 
-/* n floats of type t with standard deviation about 0.6 * size; one in 16 is 0, one in 16 is tiny. */
+/* n floats of type t with standard deviation about 0.6 * size; one in 16 is 0, one in 16 is tiny.
+ */
 static inline void *rng_floats(qn_dtype t, size_t n, float size)
 {
     float *f = malloc(n * sizeof *f);
@@ -97,7 +98,8 @@ static inline void *rng_scale_bytes(qn_qmode mode, size_t n)
 static inline qn_matrix matrix_new(const form *f, uint32_t n_experts, uint32_t n_out, uint32_t n_in)
 {
     const size_t rows = (size_t)n_experts * n_out;
-    qn_matrix m = {.spec = f->spec, .n_experts = n_experts, .n_out = n_out, .n_in = n_in, .dtype = f->dtype};
+    qn_matrix m = {
+        .spec = f->spec, .n_experts = n_experts, .n_out = n_out, .n_in = n_in, .dtype = f->dtype};
     if (f->spec.mode == QN_Q_NONE) {
         m.weight = rng_floats(f->dtype, rows * n_in, 0.1f);
         return m;

@@ -1,5 +1,5 @@
-/* cores.c - how many threads the CPU device should use: QUERN_THREADS, or one per physical core that
- * the affinity mask and the control group leave to this process. */
+/* cores.c - how many threads the CPU device should use: QUERN_THREADS, or one per physical core
+ * that the affinity mask and the control group leave to this process. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,8 @@ static long first_number(const char *path)
     return v;
 }
 
-/* Cores of the affinity mask: a CPU counts if it is the lowest allowed one of its core's siblings. */
+/* Cores of the affinity mask: a CPU counts if it is the lowest allowed one of its core's siblings.
+ */
 static uint32_t affinity_cores(void)
 {
     cpu_set_t allowed, counted;
@@ -29,7 +30,8 @@ static uint32_t affinity_cores(void)
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &allowed)) continue;
         char path[96];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
+                 cpu);
         long core = first_number(path); /* the list starts with the core's lowest CPU */
         if (core < 0 || core >= CPU_SETSIZE) core = cpu;
         if (CPU_ISSET((int)core, &counted)) continue;

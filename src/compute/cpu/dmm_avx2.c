@@ -1,8 +1,8 @@
-/* dmm_avx2.c - products of float32 activations with dense and mxfp8 panels for AVX2; same order of sums
- * as qmm_portable.c.
+/* dmm_avx2.c - products of float32 activations with dense and mxfp8 panels for AVX2; same order of
+ * sums as qmm_portable.c.
  *
- * A block of a panel is widened into scratch and used for all rows of activations, two at a time; the
- * two partial sums of every output wait in scratch between blocks.
+ * A block of a panel is widened into scratch and used for all rows of activations, two at a time;
+ * the two partial sums of every output wait in scratch between blocks.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -37,7 +37,8 @@ INLINE __m256 load_f32(const qn_panels *w, const uint8_t *panel, uint32_t k, uin
 INLINE __m256 load_f16(const qn_panels *w, const uint8_t *panel, uint32_t k, uint32_t h)
 {
     (void)w;
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(panel + (size_t)k * 32 + h * 16)));
+    return _mm256_cvtph_ps(
+        _mm_loadu_si128((const __m128i *)(const void *)(panel + (size_t)k * 32 + h * 16)));
 }
 
 INLINE __m256 load_bf16(const qn_panels *w, const uint8_t *panel, uint32_t k, uint32_t h)
@@ -47,10 +48,12 @@ INLINE __m256 load_bf16(const qn_panels *w, const uint8_t *panel, uint32_t k, ui
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
 }
 
-/* mxfp8: the bits of E4M3 put in place mean the value times 2^-120; 0x7f is NaN. Groups have 32 inputs. */
+/* mxfp8: the bits of E4M3 put in place mean the value times 2^-120; 0x7f is NaN. Groups have 32
+ * inputs. */
 INLINE __m256 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k, uint32_t h)
 {
-    const uint8_t *group = panel + k / 32 * w->group_bytes, *words = group + k % 32 / 4 * 64 + h * 32;
+    const uint8_t *group = panel + k / 32 * w->group_bytes,
+                  *words = group + k % 32 / 4 * 64 + h * 32;
     const __m256i low = _mm256_set1_epi32(0x7f);
     __m256i c = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(const void *)words),
                                  _mm_cvtsi32_si128((int)(k % 4 * 8)));
@@ -58,7 +61,8 @@ INLINE __m256 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k, ui
     __m256i rest = _mm256_and_si256(c, low);
     __m256i bits = _mm256_or_si256(sign, _mm256_slli_epi32(rest, 20));
     __m256 v = _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f));
-    v = _mm256_blendv_ps(v, _mm256_set1_ps(NAN), _mm256_castsi256_ps(_mm256_cmpeq_epi32(rest, low)));
+    v = _mm256_blendv_ps(v, _mm256_set1_ps(NAN),
+                         _mm256_castsi256_ps(_mm256_cmpeq_epi32(rest, low)));
     const uint8_t *scale = group + w->code_bytes + h * 8;
     __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)scale));
     __m256i s = _mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x400000));
@@ -67,7 +71,8 @@ INLINE __m256 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k, ui
 
 typedef __m256 (*load_fn)(const qn_panels *w, const uint8_t *panel, uint32_t k, uint32_t h);
 
-INLINE void widen(float *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0, uint32_t n, load_fn load)
+INLINE void widen(float *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0, uint32_t n,
+                  load_fn load)
 {
     for (uint32_t k = 0; k < n; k++, dst += QN_PANEL_ROWS) {
         _mm256_storeu_ps(dst, load(w, panel, k0 + k, 0));
@@ -75,7 +80,8 @@ INLINE void widen(float *dst, const qn_panels *w, const uint8_t *panel, uint32_t
     }
 }
 
-static void widen_block(float *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0, uint32_t n)
+static void widen_block(float *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0,
+                        uint32_t n)
 {
     switch (w->kind) {
     case QN_PANEL_F32: widen(dst, w, panel, k0, n, load_f32); return;
@@ -89,7 +95,8 @@ static void widen_block(float *dst, const qn_panels *w, const uint8_t *panel, ui
 /* ---- sums ---- */
 
 /* One input: its 16 weights times x[k] of `rows` rows, added to acc[row][half]. */
-INLINE void add_input(__m256 acc[2][2], const float *w, const float *x, uint32_t x_ld, uint32_t rows)
+INLINE void add_input(__m256 acc[2][2], const float *w, const float *x, uint32_t x_ld,
+                      uint32_t rows)
 {
     const __m256 w0 = _mm256_loadu_ps(w), w1 = _mm256_loadu_ps(w + 8);
 #pragma GCC unroll 2
@@ -101,7 +108,8 @@ INLINE void add_input(__m256 acc[2][2], const float *w, const float *x, uint32_t
 }
 
 /* `rows` rows times n widened inputs, added to their partial sums. */
-INLINE void tile_rows(sums *s, const float *w, uint32_t n, const float *x, uint32_t x_ld, uint32_t rows)
+INLINE void tile_rows(sums *s, const float *w, uint32_t n, const float *x, uint32_t x_ld,
+                      uint32_t rows)
 {
     __m256 even[2][2], odd[2][2];
 #pragma GCC unroll 2
@@ -137,10 +145,12 @@ static void panel_rows(float *y, uint32_t ld, const qn_panels *w, const float *x
         const uint32_t n = w->n_in - k0 < BLOCK ? w->n_in - k0 : BLOCK;
         widen_block(wide, w, panel, k0, n);
         uint32_t t = 0;
-        for (; t + 2 <= n_rows; t += 2) tile_rows(s + t, wide, n, x + (size_t)t * x_ld + k0, x_ld, 2);
+        for (; t + 2 <= n_rows; t += 2)
+            tile_rows(s + t, wide, n, x + (size_t)t * x_ld + k0, x_ld, 2);
         if (t < n_rows) tile_rows(s + t, wide, n, x + (size_t)t * x_ld + k0, x_ld, 1);
     }
-    const uint32_t left = w->n_out - p * QN_PANEL_ROWS, rows = left < QN_PANEL_ROWS ? left : QN_PANEL_ROWS;
+    const uint32_t left = w->n_out - p * QN_PANEL_ROWS,
+                   rows = left < QN_PANEL_ROWS ? left : QN_PANEL_ROWS;
     for (uint32_t t = 0; t < n_rows; t++) {
         float *out = y + (size_t)t * ld + p * QN_PANEL_ROWS;
         for (uint32_t i = 0; i < rows; i++) out[i] = s[t].of[0][i] + s[t].of[1][i];

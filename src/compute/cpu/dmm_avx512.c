@@ -1,5 +1,5 @@
-/* dmm_avx512.c - products of float32 activations with dense and mxfp8 panels for AVX-512; same order
- * of sums as qmm_portable.c.
+/* dmm_avx512.c - products of float32 activations with dense and mxfp8 panels for AVX-512; same
+ * order of sums as qmm_portable.c.
  *
  * Few rows: weights are widened in registers and used at once. More rows: a block of a panel is
  * widened into scratch and used for all tiles of rows; the two partial sums of every output wait in
@@ -40,7 +40,8 @@ INLINE __m512 load_f32(const qn_panels *w, const uint8_t *panel, uint32_t k)
 INLINE __m512 load_f16(const qn_panels *w, const uint8_t *panel, uint32_t k)
 {
     (void)w;
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(panel + (size_t)k * 32)));
+    return _mm512_cvtph_ps(
+        _mm256_loadu_si256((const __m256i *)(const void *)(panel + (size_t)k * 32)));
 }
 
 INLINE __m512 load_bf16(const qn_panels *w, const uint8_t *panel, uint32_t k)
@@ -50,7 +51,8 @@ INLINE __m512 load_bf16(const qn_panels *w, const uint8_t *panel, uint32_t k)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 
-/* mxfp8: the bits of E4M3 put in place mean the value times 2^-120; 0x7f is NaN. Groups have 32 inputs. */
+/* mxfp8: the bits of E4M3 put in place mean the value times 2^-120; 0x7f is NaN. Groups have 32
+ * inputs. */
 INLINE __m512 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k)
 {
     const uint8_t *group = panel + k / 32 * w->group_bytes;
@@ -61,7 +63,8 @@ INLINE __m512 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k)
     __m512i bits = _mm512_or_si512(sign, _mm512_slli_epi32(rest, 20));
     __m512 v = _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
     v = _mm512_mask_mov_ps(v, _mm512_cmpeq_epi32_mask(rest, low), _mm512_set1_ps(NAN));
-    __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(group + w->code_bytes)));
+    __m512i e = _mm512_cvtepu8_epi32(
+        _mm_loadu_si128((const __m128i *)(const void *)(group + w->code_bytes)));
     __m512i s = _mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x400000));
     return _mm512_mul_ps(v, _mm512_castsi512_ps(s));
 }
@@ -107,19 +110,19 @@ INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const float *x
     }
 }
 
-#define FEW_ARGS                                                                                    \
-    float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld, uint32_t n_rows,      \
+#define FEW_ARGS                                                                               \
+    float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld, uint32_t n_rows, \
         uint32_t p0, uint32_t p1
-#define FEW_BODY(name)                                                                              \
-    static void few_##name(FEW_ARGS)                                                                \
-    {                                                                                               \
-        switch (n_rows) {                                                                           \
-        case 1: few_panels(y, ld, w, x, x_ld, p0, p1, 1, load_##name); return;                      \
-        case 2: few_panels(y, ld, w, x, x_ld, p0, p1, 2, load_##name); return;                      \
-        case 3: few_panels(y, ld, w, x, x_ld, p0, p1, 3, load_##name); return;                      \
-        case 4: few_panels(y, ld, w, x, x_ld, p0, p1, 4, load_##name); return;                      \
-        default: QN_UNREACHABLE();                                                                  \
-        }                                                                                           \
+#define FEW_BODY(name)                                                         \
+    static void few_##name(FEW_ARGS)                                           \
+    {                                                                          \
+        switch (n_rows) {                                                      \
+        case 1: few_panels(y, ld, w, x, x_ld, p0, p1, 1, load_##name); return; \
+        case 2: few_panels(y, ld, w, x, x_ld, p0, p1, 2, load_##name); return; \
+        case 3: few_panels(y, ld, w, x, x_ld, p0, p1, 3, load_##name); return; \
+        case 4: few_panels(y, ld, w, x, x_ld, p0, p1, 4, load_##name); return; \
+        default: QN_UNREACHABLE();                                             \
+        }                                                                      \
     }
 FEW_BODY(f32)
 FEW_BODY(f16)
@@ -139,12 +142,14 @@ static void few(FEW_ARGS)
 
 /* ---- many rows ---- */
 
-INLINE void widen(__m512 *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0, uint32_t n, load_fn load)
+INLINE void widen(__m512 *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0, uint32_t n,
+                  load_fn load)
 {
     for (uint32_t k = 0; k < n; k++) dst[k] = load(w, panel, k0 + k);
 }
 
-static void widen_block(__m512 *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0, uint32_t n)
+static void widen_block(__m512 *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0,
+                        uint32_t n)
 {
     switch (w->kind) {
     case QN_PANEL_F32: widen(dst, w, panel, k0, n, load_f32); return;
@@ -156,7 +161,8 @@ static void widen_block(__m512 *dst, const qn_panels *w, const uint8_t *panel, u
 }
 
 /* A tile of rows times n widened inputs, added to acc [rows]. x: the block's first input. */
-INLINE void tile_rows(pair *acc, const __m512 *w, uint32_t n, const float *x, uint32_t x_ld, uint32_t rows)
+INLINE void tile_rows(pair *acc, const __m512 *w, uint32_t n, const float *x, uint32_t x_ld,
+                      uint32_t rows)
 {
     pair a[TILE];
 #pragma GCC unroll 8
@@ -173,15 +179,16 @@ INLINE void tile_rows(pair *acc, const __m512 *w, uint32_t n, const float *x, ui
     }
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; r++) {
-        if (k < n) a[r].even = _mm512_fmadd_ps(w[k], _mm512_set1_ps(x[(size_t)r * x_ld + k]), a[r].even);
+        if (k < n)
+            a[r].even = _mm512_fmadd_ps(w[k], _mm512_set1_ps(x[(size_t)r * x_ld + k]), a[r].even);
         acc[r] = a[r];
     }
 }
 
-#define TILE_BODY(rows)                                                                             \
-    static void tile_##rows(pair *acc, const __m512 *w, uint32_t n, const float *x, uint32_t x_ld)  \
-    {                                                                                               \
-        tile_rows(acc, w, n, x, x_ld, rows);                                                        \
+#define TILE_BODY(rows)                                                                            \
+    static void tile_##rows(pair *acc, const __m512 *w, uint32_t n, const float *x, uint32_t x_ld) \
+    {                                                                                              \
+        tile_rows(acc, w, n, x, x_ld, rows);                                                       \
     }
 TILE_BODY(1)
 TILE_BODY(2)

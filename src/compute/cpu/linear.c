@@ -1,8 +1,8 @@
 /* linear.c - products of activations with matrices, and embedding rows.
  *
  * The matrices of one call share the preparation of x: activations are quantized once per distinct
- * group size, then all panels of all matrices are one task of the pool. Work is divided over outputs
- * only, so that neither threads nor parts can change a sum.
+ * group size, then all panels of all matrices are one task of the pool. Work is divided over
+ * outputs only, so that neither threads nor parts can change a sum.
  */
 #include <string.h>
 
@@ -87,7 +87,8 @@ size_t qn_cpu_linear_bytes(const qn_cpu *cpu, uint32_t max_tokens)
     for (uint32_t i = 0; cpu->store && i < QN_GROUP_SIZES; i++) {
         qn_qacts shape;
         if (!cpu->store->max_in[i]) continue;
-        size_t bytes = qn_qacts_init(&shape, cpu->act, max_tokens, cpu->store->max_in[i], group_sizes[i]);
+        size_t bytes =
+            qn_qacts_init(&shape, cpu->act, max_tokens, cpu->store->max_in[i], group_sizes[i]);
         total += (bytes + 63) / 64 * 64 + 64;
     }
     return total;
@@ -118,7 +119,8 @@ static void product_part(void *arg, uint32_t part, uint32_t thread)
     if (p->acts) {
         k->qmm(qn_cpu_row(p->y, 0), p->y.ld, w, p->acts, p0, p1, scratch);
     } else {
-        k->dmm(qn_cpu_row(p->y, 0), p->y.ld, w, qn_cpu_row(t->x, 0), t->x.ld, t->x.rows, p0, p1, scratch);
+        k->dmm(qn_cpu_row(p->y, 0), p->y.ld, w, qn_cpu_row(t->x, 0), t->x.ld, t->x.rows, p0, p1,
+               scratch);
     }
     if (p->bias.addr)
         add_bias(p->y, p->bias, p0 * QN_PANEL_ROWS, smaller(p1 * QN_PANEL_ROWS, w->n_out));

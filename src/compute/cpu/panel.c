@@ -37,9 +37,18 @@ static qn_code pick_kind(qn_panels *w, const qn_matrix *m, qn_err *err)
     switch (m->spec.mode) {
     case QN_Q_NONE: return dense_kind(w, m->dtype, err);
     case QN_Q_AFFINE: w->kind = QN_PANEL_CODES; return affine_scale(w, m->dtype, err);
-    case QN_Q_MXFP4: w->kind = QN_PANEL_CODES; w->scale = QN_SCALE_E8M0; return QN_OK;
-    case QN_Q_NVFP4: w->kind = QN_PANEL_CODES; w->scale = QN_SCALE_E4M3; return QN_OK;
-    case QN_Q_MXFP8: w->kind = QN_PANEL_E4M3; w->scale = QN_SCALE_E8M0; return QN_OK;
+    case QN_Q_MXFP4:
+        w->kind = QN_PANEL_CODES;
+        w->scale = QN_SCALE_E8M0;
+        return QN_OK;
+    case QN_Q_NVFP4:
+        w->kind = QN_PANEL_CODES;
+        w->scale = QN_SCALE_E4M3;
+        return QN_OK;
+    case QN_Q_MXFP8:
+        w->kind = QN_PANEL_E4M3;
+        w->scale = QN_SCALE_E8M0;
+        return QN_OK;
     }
     QN_UNREACHABLE();
 }
@@ -59,10 +68,11 @@ static size_t scale_bytes(qn_scale_kind s)
 
 qn_code qn_panels_init(qn_panels *w, const qn_matrix *m, qn_err *err)
 {
-    *w = (qn_panels){.spec = m->spec, .n_experts = m->n_experts, .n_out = m->n_out, .n_in = m->n_in};
+    *w =
+        (qn_panels){.spec = m->spec, .n_experts = m->n_experts, .n_out = m->n_out, .n_in = m->n_in};
     if (!m->n_experts || !m->n_out || !m->n_in) {
-        return qn_err_set(err, QN_INVALID, "a matrix of %u x %u x %u is empty", m->n_experts, m->n_out,
-                          m->n_in);
+        return qn_err_set(err, QN_INVALID, "a matrix of %u x %u x %u is empty", m->n_experts,
+                          m->n_out, m->n_in);
     }
     qn_code rc = qn_qspec_check(&m->spec, m->n_in, err);
     if (rc || (rc = pick_kind(w, m, err))) return rc;
@@ -142,7 +152,8 @@ static void unpack_codes(uint8_t *q, const uint8_t *p, uint32_t bits, uint32_t n
 }
 
 /* One row's words of one plane: word j of the plane goes to dst[j*16]. */
-static inline void pack_plane(uint32_t *dst, const uint8_t *q, uint32_t n, uint32_t low, uint32_t bits)
+static inline void pack_plane(uint32_t *dst, const uint8_t *q, uint32_t n, uint32_t low,
+                              uint32_t bits)
 {
     const uint32_t quads = 8 / bits, mask = byte_mask(bits);
     for (uint32_t j = 0; j * quads * 4 < n; j++) {
@@ -223,7 +234,8 @@ static void pack_dense(const qn_panels *w, uint8_t *dst, const qn_matrix *m, siz
     }
 }
 
-void qn_panels_pack(const qn_panels *w, uint8_t *dst, const qn_matrix *m, uint32_t expert, uint32_t p)
+void qn_panels_pack(const qn_panels *w, uint8_t *dst, const qn_matrix *m, uint32_t expert,
+                    uint32_t p)
 {
     assert(p < w->n_panels && expert < w->n_experts);
     uint32_t row = p * QN_PANEL_ROWS, left = w->n_out - row;
@@ -288,7 +300,8 @@ static void read_codes(const qn_panels *w, const uint8_t *group, uint32_t i, uin
 static const uint8_t e2m1_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 /* One row of a group: codes and scales of the formula y = s*q + b. */
-static void read_row(const qn_panels *w, const uint8_t *group, uint32_t i, uint8_t *q, float *s, float *b)
+static void read_row(const qn_panels *w, const uint8_t *group, uint32_t i, uint8_t *q, float *s,
+                     float *b)
 {
     read_codes(w, group, i, q);
     read_scale(w, group + w->code_bytes, i, s, b);
@@ -322,7 +335,9 @@ static void row_quantized(const qn_panels *w, const uint8_t *panel, uint32_t i, 
 
 static void row_dense(const qn_panels *w, const uint8_t *panel, uint32_t i, float *y)
 {
-    const qn_dtype t = w->kind == QN_PANEL_F32 ? QN_F32 : w->kind == QN_PANEL_F16 ? QN_F16 : QN_BF16;
+    const qn_dtype t = w->kind == QN_PANEL_F32   ? QN_F32
+                       : w->kind == QN_PANEL_F16 ? QN_F16
+                                                 : QN_BF16;
     const size_t size = qn_dtype_size(t);
     for (uint32_t k = 0; k < w->n_in; k++)
         qn_widen(y + k, panel + ((size_t)k * QN_PANEL_ROWS + i) * size, t, 1);
@@ -331,15 +346,16 @@ static void row_dense(const qn_panels *w, const uint8_t *panel, uint32_t i, floa
 void qn_panels_row(const qn_panels *w, uint32_t expert, uint32_t row, float *y)
 {
     assert(w->data && row < w->n_out && expert < w->n_experts);
-    const uint8_t *panel =
-        w->data + expert * w->expert_bytes + (size_t)(row / QN_PANEL_ROWS) * w->panel_bytes;
+    const uint8_t *panel = w->data + expert * w->expert_bytes +
+                           (size_t)(row / QN_PANEL_ROWS) * w->panel_bytes;
     if (w->n_groups) row_quantized(w, panel, row % QN_PANEL_ROWS, y);
     else row_dense(w, panel, row % QN_PANEL_ROWS, y);
 }
 
 /* ---- activations ---- */
 
-size_t qn_qacts_init(qn_qacts *x, qn_act_mode mode, uint32_t n_rows, uint32_t n_in, uint32_t group_size)
+size_t qn_qacts_init(qn_qacts *x, qn_act_mode mode, uint32_t n_rows, uint32_t n_in,
+                     uint32_t group_size)
 {
     assert(group_size && n_in % group_size == 0 && group_size <= QN_MAX_GROUP);
     *x = (qn_qacts){.n_rows = n_rows,

@@ -1,18 +1,21 @@
 /* panel.h - the one matrix layout of the CPU device, panel16, and the activations that meet it.
  *
  * A matrix W [n_out, n_in] is cut into panels of 16 output rows; the last panel is padded with zero
- * rows. Lanes of a vector are rows: 32-bit lane i of any 64-byte vector belongs to row p*16 + i, so no
- * sum crosses lanes. docs/formats.md, "panel16", has the byte tables.
+ * rows. Lanes of a vector are rows: 32-bit lane i of any 64-byte vector belongs to row p*16 + i, so
+ * no sum crosses lanes. docs/formats.md, "panel16", has the byte tables.
  *
- * Quantized matrices (QN_PANEL_CODES, QN_PANEL_E4M3): for each panel, groups ascending; a group is its
- * code words, then its scales. The bits of a code are cut into planes: 8 = [8], 6 = [4, 2],
- * 5 = [4, 1], 4 = [4], 3 = [2, 1], 2 = [2], low plane first. A plane of p bits has G*p/32 vectors.
- * Quad T of a group (inputs 4T .. 4T+3) lies in vector T / (8/p); byte c of
+ * Quantized matrices (QN_PANEL_CODES, QN_PANEL_E4M3): for each panel, groups ascending; a group is
+ * its code words, then its scales. The bits of a code are cut into planes, low plane first:
+ * 8 = [8], 6 = [4, 2], 5 = [4, 1], 4 = [4], 3 = [2, 1], 2 = [2]. A plane of p bits has G*p/32
+ * vectors. Quad T of a group (inputs 4T .. 4T+3) lies in vector T / (8/p); byte c of
+ *
  *     (word >> p*(T mod (8/p))) & mask
- * is that plane of the code of input 4T+c: one shift and one mask give the operand of a four-way byte
- * dot product, at every width, without permuting anything.
- * Scales: 16-bit types: 16 pairs {scale, bias}, scale in the low half; float32: 16 scales, 16 biases;
- * floating-point modes: 16 scale bytes.
+ *
+ * is that plane of the code of input 4T+c: one shift and one mask give the operand of a four-way
+ * byte dot product, at every width, without permuting anything.
+ *
+ * Scales: for 16-bit types 16 pairs {scale, bias}, scale in the low half; for float32 16 scales, then
+ * 16 biases; for the floating-point modes 16 scale bytes.
  *
  * Dense matrices (QN_PANEL_F32, _F16, _BF16): for each panel, inputs ascending, 16 elements of the
  * file's type.
@@ -72,19 +75,19 @@ typedef struct qn_panels {
     qn_panel_kind kind;
     qn_scale_kind scale;
     uint32_t n_experts, n_out, n_in;
-    uint32_t n_panels;    /* of one expert: n_out / 16, rounded up */
-    uint32_t n_groups;    /* n_in / group size; 0 when dense */
-    size_t code_bytes;    /* of one group: its code words */
-    size_t group_bytes;   /* code words and scales */
-    size_t panel_bytes;   /* one panel, all inputs */
-    size_t expert_bytes;  /* one expert; expert e starts at data + e * expert_bytes */
-    const uint8_t *data;  /* 64-byte aligned; NULL until the matrix is loaded */
+    uint32_t n_panels;   /* of one expert: n_out / 16, rounded up */
+    uint32_t n_groups;   /* n_in / group size; 0 when dense */
+    size_t code_bytes;   /* of one group: its code words */
+    size_t group_bytes;  /* code words and scales */
+    size_t panel_bytes;  /* one panel, all inputs */
+    size_t expert_bytes; /* one expert; expert e starts at data + e * expert_bytes */
+    const uint8_t *data; /* 64-byte aligned; NULL until the matrix is loaded */
 } qn_panels;
 
-/* Activations quantized per group, made by the `qacts` kernels. Rows lie in tiles of QN_ACT_TILE, the
- * last one with fewer; within a tile of R rows, quad T of row r is at (T*R + r) * n_planes * 4: four
- * bytes `lo`, then (INT16) four bytes `hi`, xq = 256*hi + lo, both signed. Scale pairs {a, X} of
- * group g and row r of a tile are at (g*R + r) * 2. */
+/* Activations quantized per group, made by the `qacts` kernels. Rows lie in tiles of QN_ACT_TILE,
+ * the last one with fewer; within a tile of R rows, quad T of row r is at (T*R + r) * n_planes * 4:
+ * four bytes `lo`, then (INT16) four bytes `hi`, xq = 256*hi + lo, both signed. Scale pairs {a, X}
+ * of group g and row r of a tile are at (g*R + r) * 2. */
 typedef struct qn_qacts {
     uint32_t n_rows, n_in, group_size, n_groups;
     uint32_t n_planes; /* 2: INT16, 1: INT8 */
@@ -100,18 +103,20 @@ qn_code qn_panels_init(qn_panels *w, const qn_matrix *m, qn_err *err);
 size_t qn_panels_bytes(const qn_panels *w);
 
 /* Write panel p of expert e of m to dst [panel_bytes] (no failure). */
-void qn_panels_pack(const qn_panels *w, uint8_t *dst, const qn_matrix *m, uint32_t expert, uint32_t p);
+void qn_panels_pack(const qn_panels *w, uint8_t *dst, const qn_matrix *m, uint32_t expert,
+                    uint32_t p);
 
 /* Row `row` of expert `expert` as float32 y [n_in]: plain s*q + b, w for dense (no failure). */
 void qn_panels_row(const qn_panels *w, uint32_t expert, uint32_t row, float *y);
 
-/* One group in readable form: q [16, group_size] codes (mapped to 0..24 for the 4-bit float modes, as
- * they are for E4M3), s [16] and b [16] of the formula above (no failure). */
+/* One group in readable form: q [16, group_size] codes (mapped to 0..24 for the 4-bit float modes,
+ * as they are for E4M3), s [16] and b [16] of the formula above (no failure). */
 void qn_panel_group(const qn_panels *w, const uint8_t *group, uint8_t *q, float *s, float *b);
 
-/* Set the shape of x for rows activations of a group size, and say how many bytes it needs; then give
- * it the memory (64-byte aligned) (no failure). */
-size_t qn_qacts_init(qn_qacts *x, qn_act_mode mode, uint32_t n_rows, uint32_t n_in, uint32_t group_size);
+/* Set the shape of x for rows activations of a group size, and say how many bytes it needs; then
+ * give it the memory (64-byte aligned) (no failure). */
+size_t qn_qacts_init(qn_qacts *x, qn_act_mode mode, uint32_t n_rows, uint32_t n_in,
+                     uint32_t group_size);
 void qn_qacts_place(qn_qacts *x, void *memory);
 
 /* First byte of quad T of row t, and the pair {a, X} of a group of row t (no failure). */
@@ -135,11 +140,11 @@ static inline float *qn_qacts_pair(const qn_qacts *x, uint32_t t, uint32_t group
 }
 
 /* The matrix kernels of a variant; contracts in kernels.h. qmm: CODES; dmm: the other kinds. */
-#define QN_MM_DECLARE(isa)                                                                        \
-    void qn_qmm_##isa(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0,  \
-                      uint32_t p1, void *scratch);                                                \
-    void qn_dmm_##isa(float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld,   \
-                      uint32_t n_rows, uint32_t p0, uint32_t p1, void *scratch);                  \
+#define QN_MM_DECLARE(isa)                                                                       \
+    void qn_qmm_##isa(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, \
+                      uint32_t p1, void *scratch);                                               \
+    void qn_dmm_##isa(float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld,  \
+                      uint32_t n_rows, uint32_t p0, uint32_t p1, void *scratch);                 \
     void qn_qacts_##isa(qn_qacts *q, const float *x, uint32_t x_ld, uint32_t t0, uint32_t t1)
 
 QN_MM_DECLARE(portable);

@@ -96,11 +96,13 @@ qn_code qn_panel_header(qn_buf *header, uint64_t *at, uint64_t *file_bytes, uint
     qn_buf_clear(header);
     qn_buf_put(header, &head, sizeof head);
     for (size_t i = 0; i < n; i++) put_entry(header, &src[i], &w[i], at[i]);
-    if (header->failed) return qn_err_set(err, QN_NOMEM, "panel cache: out of memory for the header");
+    if (header->failed)
+        return qn_err_set(err, QN_NOMEM, "panel cache: out of memory for the header");
     head.hash = qn_hash64(header->data, header->len, 0);
     memcpy(header->data, &head, sizeof head);
     put_zeros(header, align_up(header->len, QN_PANEL_ALIGN) - header->len);
-    if (header->failed) return qn_err_set(err, QN_NOMEM, "panel cache: out of memory for the header");
+    if (header->failed)
+        return qn_err_set(err, QN_NOMEM, "panel cache: out of memory for the header");
     return QN_OK;
 }
 
@@ -135,7 +137,8 @@ void *qn_panel_file_open(const char *path, const qn_buf *header, uint64_t file_b
 
 static qn_code fail(const qn_panel_new *f, const char *what, int error, qn_err *err)
 {
-    return qn_err_set(err, QN_IO, "panel cache: cannot %s %s: %s", what, f->temporary, strerror(error));
+    return qn_err_set(err, QN_IO, "panel cache: cannot %s %s: %s", what, f->temporary,
+                      strerror(error));
 }
 
 /* Remove temporary files of this path that nobody holds a lock on: their builders died. */
@@ -198,8 +201,8 @@ static qn_code map_temporary(qn_panel_new *f, qn_err *err)
     return QN_OK;
 }
 
-qn_code qn_panel_new_open(qn_panel_new *f, const char *path, const qn_buf *header, uint64_t file_bytes,
-                          qn_err *err)
+qn_code qn_panel_new_open(qn_panel_new *f, const char *path, const qn_buf *header,
+                          uint64_t file_bytes, qn_err *err)
 {
     *f = (qn_panel_new){.fd = -1, .size = file_bytes, .path = strdup(path)};
     qn_code rc = prepare_folder(path, err);

@@ -9,9 +9,9 @@
 #endif
 
 #define PRODUCTS(isa) .qmm = qn_qmm_##isa, .dmm = qn_dmm_##isa, .qacts = qn_qacts_##isa
-#define OTHERS(isa)                                                                                \
-    .attend_split = qn_attend_split_##isa, .attend_merge = qn_attend_merge_##isa,                  \
-    .rms_norm = qn_rms_norm_##isa, .layer_norm = qn_layer_norm_##isa, .act = qn_act_##isa,         \
+#define OTHERS(isa)                                                                        \
+    .attend_split = qn_attend_split_##isa, .attend_merge = qn_attend_merge_##isa,          \
+    .rms_norm = qn_rms_norm_##isa, .layer_norm = qn_layer_norm_##isa, .act = qn_act_##isa, \
     .glu = qn_glu_##isa, .softcap = qn_softcap_##isa
 
 static bool always(void)
@@ -46,9 +46,11 @@ static const qn_cpu_kernels avx2 = {
 static const qn_cpu_kernels portable = {
     .name = "portable", .usable = always, PRODUCTS(portable), OTHERS(portable)};
 
-static const qn_cpu_kernels *const candidates[] = { /* best first */
+static const qn_cpu_kernels *const candidates[] = {
+    /* best first */
 #if defined(__x86_64__)
-    &avx512, &avx2,
+    &avx512,
+    &avx2,
 #endif
     &portable,
 };

@@ -71,8 +71,8 @@ static void drain(qn_pool *p, uint32_t thread)
 {
     uint64_t parts = atomic_load_explicit(&p->parts, memory_order_acquire);
     while (has_part(parts)) {
-        if (!atomic_compare_exchange_weak_explicit(&p->parts, &parts, parts + 1, memory_order_acq_rel,
-                                                   memory_order_acquire))
+        if (!atomic_compare_exchange_weak_explicit(&p->parts, &parts, parts + 1,
+                                                   memory_order_acq_rel, memory_order_acquire))
             continue;
         p->fn(p->arg, (uint32_t)parts, thread);
         atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
@@ -93,7 +93,8 @@ static void await_task(qn_pool *p)
     } while (qn_now_ns() - start < SPIN_NS);
     uint32_t seen = atomic_load(&p->wake);
     atomic_fetch_add(&p->sleepers, 1);
-    if (!has_part(atomic_load(&p->parts)) && !atomic_load(&p->stop)) futex(&p->wake, FUTEX_WAIT, seen);
+    if (!has_part(atomic_load(&p->parts)) && !atomic_load(&p->stop))
+        futex(&p->wake, FUTEX_WAIT, seen);
     atomic_fetch_sub(&p->sleepers, 1);
 }
 
@@ -126,7 +127,8 @@ void qn_pool_run(qn_pool *p, qn_pool_fn fn, void *arg, uint32_t n_parts)
     atomic_store(&p->parts, (uint64_t)n_parts << 32);
     wake_all(p);
     drain(p, 0);
-    for (uint32_t looks = 0; atomic_load_explicit(&p->done, memory_order_acquire) != n_parts; looks++) {
+    for (uint32_t looks = 0; atomic_load_explicit(&p->done, memory_order_acquire) != n_parts;
+         looks++) {
         if (looks < WAIT_LOOKS) relax();
         else sched_yield();
     }

@@ -23,8 +23,8 @@ static inline uint32_t max_bits(const float *x, uint32_t n)
     return (uint32_t)_mm_cvtsi128_si32(m);
 }
 
-/* Two quads of one row, `step` bytes from one quad to the next. Byte shuffles collect the low bytes of
- * the integers of a quad in front, those of `high` behind them. */
+/* Two quads of one row, `step` bytes from one quad to the next. Byte shuffles collect the low bytes
+ * of the integers of a quad in front, those of `high` behind them. */
 static inline void store_quads(int8_t *dst, size_t step, __m256i xq, uint32_t n_planes)
 {
     const __m256i low_bytes = _mm256_broadcastsi128_si256(
@@ -32,15 +32,16 @@ static inline void store_quads(int8_t *dst, size_t step, __m256i xq, uint32_t n_
     const __m256i behind = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(-1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1));
     __m256i high = _mm256_srai_epi32(_mm256_add_epi32(xq, _mm256_set1_epi32(128)), 8);
-    __m256i v = _mm256_or_si256(_mm256_shuffle_epi8(xq, low_bytes), _mm256_shuffle_epi8(high, behind));
+    __m256i v =
+        _mm256_or_si256(_mm256_shuffle_epi8(xq, low_bytes), _mm256_shuffle_epi8(high, behind));
     int64_t first = _mm256_extract_epi64(v, 0), second = _mm256_extract_epi64(v, 2);
     memcpy(dst, &first, 4 * n_planes);
     memcpy(dst + step, &second, 4 * n_planes);
 }
 
 /* Quantize n values with a factor; returns the sum of the integers. */
-static inline int32_t store_group(int8_t *dst, size_t step, const float *x, uint32_t n, float factor,
-                                  uint32_t n_planes)
+static inline int32_t store_group(int8_t *dst, size_t step, const float *x, uint32_t n,
+                                  float factor, uint32_t n_planes)
 {
     __m256i sum = _mm256_setzero_si256();
     const __m256 f = _mm256_set1_ps(factor);
@@ -66,7 +67,10 @@ void qn_qacts_avx2(qn_qacts *q, const float *x, uint32_t x_ld, uint32_t t0, uint
         int8_t *dst = qn_qacts_quad(q, t, 0);
         float *pair = qn_qacts_pair(q, t, 0);
         for (uint32_t g = 0; g < q->n_groups; g++) {
-            union { uint32_t u; float f; } max = {.u = max_bits(row, n)};
+            union {
+                uint32_t u;
+                float f;
+            } max = {.u = max_bits(row, n)};
             if (max.u >= 0x0f800000u && max.u < 0x7f800000u) {
                 int32_t sum = store_group(dst, step, row, n, range / max.f, planes);
                 pair[0] = max.f / range;

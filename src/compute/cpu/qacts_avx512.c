@@ -45,8 +45,8 @@ static inline void store_int16(int8_t *dst, size_t step, __m512i xq)
 }
 
 /* Quantize n values with a factor; returns the sum of the integers. */
-static inline int32_t store_group(int8_t *dst, size_t step, const float *x, uint32_t n, float factor,
-                                  uint32_t n_planes)
+static inline int32_t store_group(int8_t *dst, size_t step, const float *x, uint32_t n,
+                                  float factor, uint32_t n_planes)
 {
     __m512i sum = _mm512_setzero_si512();
     const __m512 f = _mm512_set1_ps(factor);
@@ -75,7 +75,10 @@ void qn_qacts_avx512(qn_qacts *q, const float *x, uint32_t x_ld, uint32_t t0, ui
         int8_t *dst = qn_qacts_quad(q, t, 0);
         float *pair = qn_qacts_pair(q, t, 0);
         for (uint32_t g = 0; g < q->n_groups; g++) {
-            union { uint32_t u; float f; } max = {.u = max_bits(row, n)};
+            union {
+                uint32_t u;
+                float f;
+            } max = {.u = max_bits(row, n)};
             if (max.u >= 0x0f800000u && max.u < 0x7f800000u) {
                 int32_t sum = store_group(dst, step, row, n, range / max.f, planes);
                 pair[0] = max.f / range;

@@ -1,9 +1,9 @@
 /* qmm_avx2.c - products with quantized panels for AVX2.
  *
  * A block of a panel is unpacked to bytes in scratch, then used for all rows of activations. Byte
- * products are added in pairs to 16 bits (vpmaddubsw) as long as that is exact, then to 32 bits; 8-bit
- * codes go as two nibbles. Sums of a quad's products of codes up to c are at most c*256:
- *     c = 15: 3840, 24 (e2m1): 6144, 31: 7936: four quads fit into 16 bits;  63: 16128: two quads.
+ * products are added in pairs to 16 bits (vpmaddubsw) as long as that is exact, then to 32 bits;
+ * 8-bit codes go as two nibbles. Sums of a quad's products of codes up to c are at most c*256: c =
+ * 15: 3840, 24 (e2m1): 6144, 31: 7936: four quads fit into 16 bits;  63: 16128: two quads.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -48,7 +48,8 @@ INLINE void store(void *p, __m256i v)
 /* ---- unpacking ---- */
 
 /* Quads of one plane of 8 rows (half a panel): bytes of the plane's bits, shifted to `low`. */
-INLINE void or_plane(__m256i *v, const uint8_t *words, uint32_t n_quads, uint32_t bits, uint32_t low)
+INLINE void or_plane(__m256i *v, const uint8_t *words, uint32_t n_quads, uint32_t bits,
+                     uint32_t low)
 {
     const uint32_t per_word = 8 / bits;
     const __m256i mask = _mm256_set1_epi8((char)(((1u << bits) - 1u) << low));
@@ -77,7 +78,8 @@ INLINE void unpack_group(uint8_t *dst, const uint8_t *codes, uint32_t n, uint32_
             __m256i v[8];
             or_plane(v, codes + i * (quads * low / 8) * 64 + half * 32, quads, low, 0);
             if (bits != low)
-                or_plane(v, high + i * (quads * (bits - low) / 8) * 64 + half * 32, quads, bits - low, low);
+                or_plane(v, high + i * (quads * (bits - low) / 8) * 64 + half * 32, quads,
+                         bits - low, low);
 #pragma GCC unroll 8
             for (uint32_t j = 0; j < quads; j++)
                 store(dst + j * 64 + half * 32, e2m1 ? _mm256_shuffle_epi8(table, v[j]) : v[j]);
@@ -165,8 +167,8 @@ static void unpack_block(const block *b, const uint8_t *group, const qn_panels *
 
 /* ---- dot products ---- */
 
-/* What a tile body works on: rows r0.. of a tile of activations, halves h0.. of a panel. Constant where
- * it is inlined, except `step`, the bytes from one quad of a row to the next. */
+/* What a tile body works on: rows r0.. of a tile of activations, halves h0.. of a panel. Constant
+ * where it is inlined, except `step`, the bytes from one quad of a row to the next. */
 typedef struct tile {
     uint32_t rows, halves, planes, chain; /* chain: quads that may be added in 16 bits */
     bool nibbles;                         /* 8-bit codes as two nibbles */
@@ -174,7 +176,8 @@ typedef struct tile {
 } tile;
 
 /* Products of `chain` quads added in 16 bits: sum[row][half][plane], codes already at w. */
-INLINE void add_quads(__m256i acc[2][2][2], const uint8_t *w, const int8_t *x, tile t, uint32_t shift)
+INLINE void add_quads(__m256i acc[2][2][2], const uint8_t *w, const int8_t *x, tile t,
+                      uint32_t shift)
 {
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i sum[2][2][2];
@@ -184,7 +187,8 @@ INLINE void add_quads(__m256i acc[2][2][2], const uint8_t *w, const int8_t *x, t
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < t.halves; h++) {
             v[h] = load(w + j * 64 + h * 32);
-            if (t.nibbles) v[h] = _mm256_and_si256(shift ? _mm256_srli_epi32(v[h], 4) : v[h], nibble);
+            if (t.nibbles)
+                v[h] = _mm256_and_si256(shift ? _mm256_srli_epi32(v[h], 4) : v[h], nibble);
         }
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < t.rows; r++)
@@ -221,8 +225,9 @@ INLINE __m256i half_mask(uint32_t rows_left, uint32_t half)
 }
 
 /* Some rows times a block, added to y (started at 0 when `first`); h0 is the first half. */
-INLINE void tile_rows(float *y, uint32_t ld, uint32_t rows_left, const block *b, uint32_t group_size,
-                      const int8_t *x, const float *pair, size_t pair_step, bool first, uint32_t h0, tile t)
+INLINE void tile_rows(float *y, uint32_t ld, uint32_t rows_left, const block *b,
+                      uint32_t group_size, const int8_t *x, const float *pair, size_t pair_step,
+                      bool first, uint32_t h0, tile t)
 {
     __m256 sum[2][2];
 #pragma GCC unroll 2
@@ -238,8 +243,10 @@ INLINE void tile_rows(float *y, uint32_t ld, uint32_t rows_left, const block *b,
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < t.rows; r++)
 #pragma GCC unroll 2
-            for (uint32_t h = 0; h < t.halves; h++) acc[r][h][0] = acc[r][h][1] = _mm256_setzero_si256();
-        for (uint32_t j = 0; j < group_size / 4; j += t.chain, w += t.chain * 64, x += t.chain * t.step) {
+            for (uint32_t h = 0; h < t.halves; h++)
+                acc[r][h][0] = acc[r][h][1] = _mm256_setzero_si256();
+        for (uint32_t j = 0; j < group_size / 4;
+             j += t.chain, w += t.chain * 64, x += t.chain * t.step) {
             add_quads(acc, w, x, t, 0);
             if (t.nibbles) add_quads(acc, w, x, t, 4);
         }
@@ -260,10 +267,12 @@ INLINE void tile_rows(float *y, uint32_t ld, uint32_t rows_left, const block *b,
     for (uint32_t r = 0; r < t.rows; r++)
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < t.halves; h++)
-            _mm256_maskstore_ps(y + (size_t)r * ld + (h0 + h) * 8, half_mask(rows_left, h0 + h), sum[r][h]);
+            _mm256_maskstore_ps(y + (size_t)r * ld + (h0 + h) * 8, half_mask(rows_left, h0 + h),
+                                sum[r][h]);
 }
 
-/* All rows of one tile of activations times a block: one row with both halves, or two rows with one. */
+/* All rows of one tile of activations times a block: one row with both halves, or two rows with
+ * one. */
 INLINE void tile_block(float *y, uint32_t ld, uint32_t rows_left, const block *b, const qn_qacts *x,
                        uint32_t g0, uint32_t t0, uint32_t planes, uint32_t chain, bool nibbles)
 {
@@ -284,13 +293,13 @@ INLINE void tile_block(float *y, uint32_t ld, uint32_t rows_left, const block *b
     }
 }
 
-#define TILE_ARGS                                                                                   \
-    float *y, uint32_t ld, uint32_t rows_left, const block *b, const qn_qacts *x, uint32_t g0,      \
+#define TILE_ARGS                                                                              \
+    float *y, uint32_t ld, uint32_t rows_left, const block *b, const qn_qacts *x, uint32_t g0, \
         uint32_t t0
-#define TILE_BODY(name, planes, chain, nibbles)                                                     \
-    static void tile_##name(TILE_ARGS)                                                              \
-    {                                                                                               \
-        tile_block(y, ld, rows_left, b, x, g0, t0, planes, chain, nibbles);                         \
+#define TILE_BODY(name, planes, chain, nibbles)                             \
+    static void tile_##name(TILE_ARGS)                                      \
+    {                                                                       \
+        tile_block(y, ld, rows_left, b, x, g0, t0, planes, chain, nibbles); \
     }
 TILE_BODY(small1, 1, 4, false)
 TILE_BODY(small2, 2, 4, false)
@@ -308,10 +317,10 @@ static tile_fn pick_tile(const qn_panels *w, uint32_t planes)
     return planes == 2 ? tile_small2 : tile_small1;
 }
 
-/* Panels [p0, p1) times the rows [t0, t1), blocks of `inputs` outermost so that the activations of a
- * block stay in cache; with few rows panels are outermost and each is read in one go. */
-static void chunk(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1,
-                  uint32_t t0, uint32_t t1, uint32_t g0, uint32_t g1, void *scratch)
+/* Panels [p0, p1) times the rows [t0, t1), blocks of `inputs` outermost so that the activations of
+ * a block stay in cache; with few rows panels are outermost and each is read in one go. */
+static void chunk(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0,
+                  uint32_t p1, uint32_t t0, uint32_t t1, uint32_t g0, uint32_t g1, void *scratch)
 {
     const tile_fn run = pick_tile(w, x->n_planes);
     const uint32_t inputs = t1 - t0 <= FEW ? BLOCK_FEW : BLOCK_MANY;
@@ -328,8 +337,8 @@ static void chunk(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, 
     }
 }
 
-void qn_qmm_avx2(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1,
-                 void *scratch)
+void qn_qmm_avx2(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0,
+                 uint32_t p1, void *scratch)
 {
     assert(w->kind == QN_PANEL_CODES && x->group_size == w->spec.group_size && x->n_in == w->n_in);
     const uint32_t per_pass = x->n_rows <= FEW ? w->n_groups : BLOCK_MANY / w->spec.group_size;

@@ -1,8 +1,8 @@
 /* qmm_avx512.c - products with quantized panels for AVX-512 VNNI.
  *
- * Up to FEW rows of activations: codes are unpacked in registers and used at once, so that the panels
- * stream from memory. More rows: a block of a panel is unpacked to bytes in scratch and used for all
- * tiles of rows. Both give exact integer dot products and share one float epilogue.
+ * Up to FEW rows of activations: codes are unpacked in registers and used at once, so that the
+ * panels stream from memory. More rows: a block of a panel is unpacked to bytes in scratch and used
+ * for all tiles of rows. Both give exact integer dot products and share one float epilogue.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -23,7 +23,8 @@ enum {
 /* ---- unpacking ---- */
 
 /* Quads of one plane: v[j] gets the plane's bits of quad j, shifted to `low`. */
-INLINE void or_plane(__m512i *v, const uint8_t *words, uint32_t n_quads, uint32_t bits, uint32_t low)
+INLINE void or_plane(__m512i *v, const uint8_t *words, uint32_t n_quads, uint32_t bits,
+                     uint32_t low)
 {
     const uint32_t per_word = 8 / bits;
     const __m512i mask = _mm512_set1_epi8((char)(((1u << bits) - 1u) << low));
@@ -45,7 +46,8 @@ INLINE uint32_t step_quads(uint32_t bits)
 }
 
 /* The quads of step `i` of a group of n inputs: bytes of codes. `e2m1` maps 4-bit float codes. */
-INLINE void unpack_step(__m512i *v, const uint8_t *codes, uint32_t n, uint32_t i, uint32_t bits, bool e2m1)
+INLINE void unpack_step(__m512i *v, const uint8_t *codes, uint32_t n, uint32_t i, uint32_t bits,
+                        bool e2m1)
 {
     const uint32_t quads = step_quads(bits);
     const uint32_t low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits;
@@ -82,8 +84,9 @@ INLINE scales load_scales(const uint8_t *p, qn_scale_kind kind)
 {
     if (kind == QN_SCALE_BF16) {
         __m512i v = _mm512_loadu_si512(p);
-        return (scales){_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)),
-                        _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)))};
+        return (scales){
+            _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)))};
     }
     if (kind == QN_SCALE_F16) {
         __m512i v = _mm512_loadu_si512(p);
@@ -92,11 +95,11 @@ INLINE scales load_scales(const uint8_t *p, qn_scale_kind kind)
     }
     if (kind == QN_SCALE_F32) return (scales){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64)};
     __m512i c = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
-    __m512 s = kind == QN_SCALE_E4M3
-                   ? e4m3_ps(c)
-                   : _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(c, 23),
-                                                          _mm512_set1_epi32(0x400000)));
-    return (scales){_mm512_mul_ps(s, _mm512_set1_ps(0.5f)), _mm512_mul_ps(s, _mm512_set1_ps(-6.0f))};
+    __m512 s = kind == QN_SCALE_E4M3 ? e4m3_ps(c)
+                                     : _mm512_castsi512_ps(_mm512_max_epu32(
+                                           _mm512_slli_epi32(c, 23), _mm512_set1_epi32(0x400000)));
+    return (scales){_mm512_mul_ps(s, _mm512_set1_ps(0.5f)),
+                    _mm512_mul_ps(s, _mm512_set1_ps(-6.0f))};
 }
 
 /* ---- shared arithmetic ---- */
@@ -133,7 +136,8 @@ INLINE void few_group(__m512i acc[FEW][2][2], const uint8_t *codes, uint32_t n, 
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (uint32_t pl = 0; pl < planes; pl++) acc[r][pl][0] = acc[r][pl][1] = _mm512_setzero_si512();
+        for (uint32_t pl = 0; pl < planes; pl++)
+            acc[r][pl][0] = acc[r][pl][1] = _mm512_setzero_si512();
     for (uint32_t i = 0; i < n / (4 * quads); i++) {
         __m512i v[8];
         unpack_step(v, codes, n, i, bits, e2m1);
@@ -148,7 +152,8 @@ INLINE void few_group(__m512i acc[FEW][2][2], const uint8_t *codes, uint32_t n, 
     }
     if (sets == 1) return;
 #pragma GCC unroll 2
-    for (uint32_t pl = 0; pl < planes; pl++) acc[0][pl][0] = _mm512_add_epi32(acc[0][pl][0], acc[0][pl][1]);
+    for (uint32_t pl = 0; pl < planes; pl++)
+        acc[0][pl][0] = _mm512_add_epi32(acc[0][pl][0], acc[0][pl][1]);
 }
 
 INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *acts, uint32_t p0,
@@ -168,7 +173,8 @@ INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts
             scales sb = load_scales(group + w->code_bytes, w->scale);
 #pragma GCC unroll 4
             for (uint32_t r = 0; r < rows; r++) {
-                __m512i dots[2] = {acc[r][0][0], planes == 2 ? acc[r][1][0] : _mm512_setzero_si512()};
+                __m512i dots[2] = {acc[r][0][0],
+                                   planes == 2 ? acc[r][1][0] : _mm512_setzero_si512()};
                 sum[r] = add_group(sum[r], dots, planes, sb, pair + 2 * r);
             }
             x += (size_t)n * rows * planes;
@@ -182,21 +188,22 @@ INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts
 }
 
 /* One function per code width; inside, one body per number of rows and planes. */
-#define FEW_ARGS float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1
-#define FEW_BODY(name, bits, e2m1)                                                   \
-    static void few_##name(FEW_ARGS)                                                 \
-    {                                                                                \
-        switch (x->n_rows * 2 + x->n_planes - 3) {                                   \
-        case 0: few_panels(y, ld, w, x, p0, p1, 1, 1, bits, e2m1); return;           \
-        case 1: few_panels(y, ld, w, x, p0, p1, 1, 2, bits, e2m1); return;           \
-        case 2: few_panels(y, ld, w, x, p0, p1, 2, 1, bits, e2m1); return;           \
-        case 3: few_panels(y, ld, w, x, p0, p1, 2, 2, bits, e2m1); return;           \
-        case 4: few_panels(y, ld, w, x, p0, p1, 3, 1, bits, e2m1); return;           \
-        case 5: few_panels(y, ld, w, x, p0, p1, 3, 2, bits, e2m1); return;           \
-        case 6: few_panels(y, ld, w, x, p0, p1, 4, 1, bits, e2m1); return;           \
-        case 7: few_panels(y, ld, w, x, p0, p1, 4, 2, bits, e2m1); return;           \
-        default: QN_UNREACHABLE();                                                   \
-        }                                                                            \
+#define FEW_ARGS \
+    float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1
+#define FEW_BODY(name, bits, e2m1)                                         \
+    static void few_##name(FEW_ARGS)                                       \
+    {                                                                      \
+        switch (x->n_rows * 2 + x->n_planes - 3) {                         \
+        case 0: few_panels(y, ld, w, x, p0, p1, 1, 1, bits, e2m1); return; \
+        case 1: few_panels(y, ld, w, x, p0, p1, 1, 2, bits, e2m1); return; \
+        case 2: few_panels(y, ld, w, x, p0, p1, 2, 1, bits, e2m1); return; \
+        case 3: few_panels(y, ld, w, x, p0, p1, 2, 2, bits, e2m1); return; \
+        case 4: few_panels(y, ld, w, x, p0, p1, 3, 1, bits, e2m1); return; \
+        case 5: few_panels(y, ld, w, x, p0, p1, 3, 2, bits, e2m1); return; \
+        case 6: few_panels(y, ld, w, x, p0, p1, 4, 1, bits, e2m1); return; \
+        case 7: few_panels(y, ld, w, x, p0, p1, 4, 2, bits, e2m1); return; \
+        default: QN_UNREACHABLE();                                         \
+        }                                                                  \
     }
 FEW_BODY(2, 2, false)
 FEW_BODY(3, 3, false)
@@ -232,7 +239,8 @@ typedef struct block {
     scales *scales;
 } block;
 
-INLINE void unpack_groups(const block *b, const uint8_t *group, const qn_panels *w, uint32_t bits, bool e2m1)
+INLINE void unpack_groups(const block *b, const uint8_t *group, const qn_panels *w, uint32_t bits,
+                          bool e2m1)
 {
     const uint32_t n = w->spec.group_size, quads = step_quads(bits);
     __m512i *dst = b->quads;
@@ -267,7 +275,8 @@ static void unpack_block(const block *b, const uint8_t *group, const qn_panels *
 /* A tile of rows times a block, added to y (started at 0 when `first`). x, pair: the tile's data of
  * the block's first group. */
 INLINE void tile_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size,
-                      const int8_t *x, const float *pair, bool first, uint32_t rows, uint32_t planes)
+                      const int8_t *x, const float *pair, bool first, uint32_t rows,
+                      uint32_t planes)
 {
     __m512 sum[QN_ACT_TILE];
 #pragma GCC unroll 8
@@ -284,25 +293,27 @@ INLINE void tile_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, uin
             for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 2
                 for (uint32_t pl = 0; pl < planes; pl++)
-                    acc[r][pl] = _mm512_dpbusd_epi32(acc[r][pl], v, quad_at(x + (r * planes + pl) * 4));
+                    acc[r][pl] =
+                        _mm512_dpbusd_epi32(acc[r][pl], v, quad_at(x + (r * planes + pl) * 4));
         }
         const scales sb = b->scales[g];
 #pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) sum[r] = add_group(sum[r], acc[r], planes, sb, pair + 2 * r);
+        for (uint32_t r = 0; r < rows; r++)
+            sum[r] = add_group(sum[r], acc[r], planes, sb, pair + 2 * r);
         pair += rows * 2;
     }
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; r++) _mm512_mask_storeu_ps(y + (size_t)r * ld, mask, sum[r]);
 }
 
-#define TILE_ARGS                                                                                  \
-    float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size, const int8_t *x,   \
+#define TILE_ARGS                                                                                \
+    float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size, const int8_t *x, \
         const float *pair, bool first
-#define TILE_BODY(rows)                                                                            \
-    static void tile_##rows(TILE_ARGS, uint32_t planes)                                            \
-    {                                                                                              \
-        if (planes == 2) tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 2);           \
-        else tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 1);                       \
+#define TILE_BODY(rows)                                                                  \
+    static void tile_##rows(TILE_ARGS, uint32_t planes)                                  \
+    {                                                                                    \
+        if (planes == 2) tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 2); \
+        else tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 1);             \
     }
 TILE_BODY(1)
 TILE_BODY(2)
@@ -325,16 +336,16 @@ static void block_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, co
     for (uint32_t t = t0; t < t1; t += QN_ACT_TILE) {
         uint32_t rows = qn_qacts_tile_rows(x, t);
         const int8_t *quads = qn_qacts_quad(x, t, g0 * x->group_size / 4);
-        tiles[rows - 1](y + (size_t)t * ld, ld, mask, b, x->group_size, quads, qn_qacts_pair(x, t, g0),
-                        g0 == 0, x->n_planes);
+        tiles[rows - 1](y + (size_t)t * ld, ld, mask, b, x->group_size, quads,
+                        qn_qacts_pair(x, t, g0), g0 == 0, x->n_planes);
     }
 }
 
 /* Inputs of a block, at most, and the scratch that it takes. */
 _Static_assert(BLOCK_FEW * 16 + BLOCK_FEW / 16 * sizeof(scales) <= QN_MM_SCRATCH, "scratch fits");
 
-static void many(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1,
-                 void *scratch)
+static void many(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0,
+                 uint32_t p1, void *scratch)
 {
     for (uint32_t t0 = 0; t0 < x->n_rows; t0 += ROWS_CHUNK) {
         const uint32_t t1 = x->n_rows - t0 < ROWS_CHUNK ? x->n_rows : t0 + ROWS_CHUNK;

@@ -1,5 +1,5 @@
-/* qmm_portable.c - matrix products and activation quantization in plain C: the definition that every
- * variant must match bit for bit (panel.h, "Arithmetic"). */
+/* qmm_portable.c - matrix products and activation quantization in plain C: the definition that
+ * every variant must match bit for bit (panel.h, "Arithmetic"). */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,10 @@ static uint32_t max_bits(const float *x, uint32_t n)
 /* Quantize one group: integers to xq, scale to *a. */
 static void quantize_group(const float *x, uint32_t n, float range, int32_t *xq, float *a)
 {
-    union { uint32_t u; float f; } max = {.u = max_bits(x, n)};
+    union {
+        uint32_t u;
+        float f;
+    } max = {.u = max_bits(x, n)};
     bool usable = max.u >= 0x0f800000u && max.u < 0x7f800000u; /* 2^-96 and up, finite */
     if (!usable) {
         memset(xq, 0, n * sizeof *xq);
@@ -43,7 +46,8 @@ void qn_qacts_portable(qn_qacts *q, const float *x, uint32_t x_ld, uint32_t t0, 
         for (uint32_t g = 0; g < q->n_groups; g++) {
             float a;
             int32_t sum = 0;
-            quantize_group(x + (size_t)t * x_ld + (size_t)g * q->group_size, q->group_size, range, xq, &a);
+            quantize_group(x + (size_t)t * x_ld + (size_t)g * q->group_size, q->group_size, range,
+                           xq, &a);
             for (uint32_t k = 0; k < q->group_size; k++) {
                 int8_t *quad = qn_qacts_quad(q, t, (g * q->group_size + k) / 4);
                 int32_t hi = (xq[k] + 128) >> 8;
@@ -94,7 +98,8 @@ void qn_qmm_portable(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *
                 float *out = y + (size_t)t * ld + row0;
                 read_acts(x, t, g, xq);
                 for (uint32_t i = 0; i < rows; i++) {
-                    float sum = fmaf(s[i] * pair[0], (float)dot(q + i * n, xq, n), g ? out[i] : 0.0f);
+                    float sum =
+                        fmaf(s[i] * pair[0], (float)dot(q + i * n, xq, n), g ? out[i] : 0.0f);
                     out[i] = fmaf(b[i], pair[1], sum);
                 }
             }

@@ -81,8 +81,8 @@ static qn_code describe(load *l, qn_err *err)
         l->total_bytes += qn_panels_bytes(&l->panels[i]);
     }
     if (l->part0[l->n] > UINT32_MAX) return qn_err_set(err, QN_LIMIT, "the matrices are too large");
-    return qn_panel_header(&l->header, l->at, &l->file_bytes, l->opts->fingerprint, l->src, l->panels,
-                           l->n, err);
+    return qn_panel_header(&l->header, l->at, &l->file_bytes, l->opts->fingerprint, l->src,
+                           l->panels, l->n, err);
 }
 
 static void load_release(load *l)
@@ -114,7 +114,8 @@ static void pack_part(void *arg, uint32_t part, uint32_t thread)
     const size_t i = part_matrix(l, part);
     const qn_panels *w = &l->panels[i];
     const uint64_t all = (uint64_t)w->n_experts * w->n_panels, per_part = part_panels(l, i);
-    const uint64_t p0 = (part - l->part0[i]) * per_part, p1 = p0 + per_part < all ? p0 + per_part : all;
+    const uint64_t p0 = (part - l->part0[i]) * per_part,
+                   p1 = p0 + per_part < all ? p0 + per_part : all;
     for (uint64_t p = p0; p < p1; p++) {
         qn_panels_pack(w, l->base + l->at[i] + p * w->panel_bytes, &l->src[i].m,
                        (uint32_t)(p / w->n_panels), (uint32_t)(p % w->n_panels));
