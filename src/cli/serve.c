@@ -1,5 +1,6 @@
 /* serve.c - "quern serve": one model behind HTTP. */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "core/rt.h"
 #include "serve/server.h"
 
-enum { KEY_FILE_MAX = 1 << 16, MAX_KEYS = 64 };
+enum { KEY_FILE_MAX = 1 << 16, MAX_KEYS = 64, DEFAULT_SHUTDOWN_MS = 120000 };
 
 typedef struct keys {
     char *file;                      /* text of --api-key-file, cut into lines */
@@ -71,31 +72,49 @@ static qn_request_defaults read_defaults(const qn_args *args, const qn_session *
 static qn_code read_template_args(const qn_args *args, json_t **out, qn_err *err)
 {
     const char *text = qn_arg_str(args, "chat-template-args");
-    *out = NULL;
-    if (!text) return QN_OK;
-    *out = json_loads(text, 0, NULL);
-    if (json_is_object(*out)) return QN_OK;
-    json_decref(*out);
-    *out = NULL;
-    return qn_err_set(err, QN_INVALID, "--chat-template-args expects a JSON object, not %.60s", text);
+    *out = text ? json_loads(text, 0, NULL) : json_object();
+    if (!json_is_object(*out)) {
+        json_decref(*out);
+        *out = NULL;
+        return qn_err_set(err, QN_INVALID, "--chat-template-args expects a JSON object, not %.60s", text);
+    }
+    if (qn_arg_given(args, "thinking")) {
+        json_object_set_new(*out, "enable_thinking", json_boolean(qn_arg_bool(args, "thinking")));
+    }
+    return QN_OK;
 }
 
-static int serve(const qn_args *args, const qn_session *s, const keys *k, const json_t *template_args)
+/* The options that need no model. */
+static qn_server_opts read_server_opts(const qn_args *args, const keys *k, const json_t *template_args)
 {
     size_t n_origins;
+    return (qn_server_opts){
+        .host = qn_arg_str(args, "host"), .port = (uint16_t)qn_arg_int(args, "port"),
+        .unix_path = qn_arg_str(args, "unix"), .api_keys = k->list,
+        .allowed_origins = qn_arg_words(args, "allowed-origins", &n_origins), .template_args = template_args,
+        .body_limit_bytes = qn_arg_bytes(args, "body-limit"),
+        .ping_ms = (uint32_t)(qn_arg_float(args, "sse-ping-interval") * 1000),
+    };
+}
+
+static uint32_t shutdown_ms(void)
+{
+    double ms = qn_rt_number("SHUTDOWN_TIMEOUT_MS", DEFAULT_SHUTDOWN_MS);
+    return ms > 0 && ms < 4e9 ? (uint32_t)ceil(ms) : DEFAULT_SHUTDOWN_MS;
+}
+
+static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
+{
     qn_err err = {0};
     qn_server *server;
-    const qn_server_opts so = {
-        .host = qn_arg_str(args, "host"), .port = (uint16_t)qn_arg_int(args, "port"),
-        .unix_path = qn_arg_str(args, "unix"), .engine = s->engine, .loaded = s->loaded, .api_keys = k->list,
-        .allowed_origins = qn_arg_words(args, "allowed-origins", &n_origins), .defaults = read_defaults(args, s),
-        .template_args = template_args,
-    };
+    so.engine = s->engine;
+    so.loaded = s->loaded;
+    so.defaults = read_defaults(args, s);
     if (qn_server_start(&server, &so, &err)) return qn_fail(&err);
     announce(server, s);
     qn_stop_wait();
     fputs("stopping; running requests may finish\n", stderr);
-    unsigned ended = qn_server_stop(server, (uint32_t)qn_rt_number("SHUTDOWN_TIMEOUT_MS", 120000));
+    unsigned ended = qn_server_stop(server, shutdown_ms());
     if (ended) fprintf(stderr, "%u requests were ended before they were done\n", ended);
     return QN_EXIT_OK;
 }
@@ -104,6 +123,9 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
 {
     qn_err err = {0};
     qn_session s;
+    qn_server_opts so = read_server_opts(args, k, template_args);
+    /* A port in use is known before a model is loaded. */
+    if (qn_server_check_address(&so, &err)) return qn_fail(&err);
     if (qn_session_open(&s, args, qn_arg_pos(args, 0), (uint32_t)qn_arg_int(args, "batch"), &err)) {
         int status = qn_fail(&err);
         return qn_stop_asked() ? QN_EXIT_OK : status;
@@ -115,7 +137,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
             s.loaded->id = name;
         }
     }
-    int status = serve(args, &s, k, template_args);
+    int status = serve(args, &s, so);
     qn_session_close(&s);
     return status;
 }
@@ -147,6 +169,10 @@ static const qn_opt http_opts[] = {
     {.name = "api-key", .kind = QN_OPT_LIST, .arg = "KEY", .help = "clients must show one of these keys"},
     {.name = "api-key-file", .kind = QN_OPT_STR, .arg = "FILE", .help = "the same from a file, one key a line"},
     {.name = "allowed-origins", .kind = QN_OPT_LIST, .dflt = "*", .help = "web pages that may ask"},
+    {.name = "body-limit", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_BYTES, .min = 1024, .max = 4e9,
+     .dflt = "134217728", .help = "largest request body"},
+    {.name = "sse-ping-interval", .kind = QN_OPT_FLOAT, .min = 0.1, .max = 3600, .dflt = "15", .arg = "SECONDS",
+     .help = "silence after which a stream gets a comment"},
     {.name = "alias", .kind = QN_OPT_STR, .arg = "NAME", .help = "the model's name for clients"},
     {.name = "served-model-name", .kind = QN_OPT_STR, .same_as = "alias", .hidden = true},
     {.name = "log-level", .kind = QN_OPT_ENUM, .dflt = "INFO",
@@ -163,6 +189,8 @@ static const qn_opt request_opts[] = {
     {.name = "max-tokens", .kind = QN_OPT_INT, .min = 1, .max = 1e7,
      .help = "longest reply where a request does not say; without it: the context for chat, 512 for completions"},
     {.name = "chat-template-args", .kind = QN_OPT_STR, .arg = "JSON", .help = "variables for the chat template"},
+    {.name = "thinking", .kind = QN_OPT_SWITCH,
+     .help = "ask the chat template for thinking, or for none; without it: the template's own way"},
     {.name = "prompt-cache", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_GIB, .refused = "the prompt cache",
      .hidden = true},
     {.name = "prompt-cache-size", .kind = QN_OPT_INT, .refused = "the prompt cache", .hidden = true},
@@ -173,6 +201,12 @@ static const qn_opt request_opts[] = {
     {.name = "isolate", .kind = QN_OPT_BOOL, .refused = "an engine in a process of its own", .hidden = true},
     {.name = "model-pool", .kind = QN_OPT_INT, .refused = "several models", .hidden = true},
     {.name = "ssd-cache", .kind = QN_OPT_STR, .refused = "the disk tier of the prompt cache", .hidden = true},
+    {.name = "ssd-cache-max", .kind = QN_OPT_STR, .refused = "the disk tier of the prompt cache", .hidden = true},
+    {.name = "ssd-demote-idle", .kind = QN_OPT_STR, .refused = "the disk tier of the prompt cache", .hidden = true},
+    {.name = "ssd-cache-verify", .kind = QN_OPT_BOOL, .refused = "the disk tier of the prompt cache", .hidden = true},
+    {.name = "memory-budget", .kind = QN_OPT_STR, .refused = "a memory budget", .hidden = true},
+    {.name = "kv-budget", .kind = QN_OPT_STR, .refused = "a budget for the KV cache", .hidden = true},
+    {.name = "allow-private-media", .kind = QN_OPT_BOOL, .refused = "images and audio", .hidden = true},
     {.name = "paged-kv", .kind = QN_OPT_BOOL, .ignored = "the KV cache is always paged", .hidden = true},
     {0},
 };

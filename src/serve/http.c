@@ -293,7 +293,13 @@ static void dispatch(qn_exchange *x)
 static enum MHD_Result advance(qn_exchange *x)
 {
     if (x->responded) return MHD_YES;
-    if (x->phase == QN_PHASE_BODY) dispatch(x);
+    if (x->phase == QN_PHASE_BODY) {
+        dispatch(x);
+        /* The library calls again at once, and only then does it count the request as read: suspended
+         * here it would look for more to read after the wait, and close on a client that has finished
+         * sending. */
+        if (x->phase != QN_PHASE_REPLY) return MHD_YES;
+    }
     if (x->gone) return MHD_NO;
     if (x->stream) return send_stream(x);
     if (x->phase == QN_PHASE_REPLY) return send_reply(x);

@@ -10,6 +10,8 @@
 
 #include "serve/json.h"
 
+enum { PENALTY_WINDOW = 20 }; /* tokens that the penalties look back on where a request does not say */
+
 /* ---- typed readers ---- */
 
 static bool wrong_type(qn_http_error *e, const char *name, const char *type)
@@ -242,6 +244,7 @@ bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults 
     memset(f, 0, sizeof *f);
     f->sampling = dflt->sampling;
     f->max_tokens = dflt->max_tokens;
+    f->sampling.repetition_context = f->sampling.presence_context = f->sampling.frequency_context = PENALTY_WINDOW;
     const char *model = NULL;
     if (!qn_field_string(body, "model", &model, e)) return false;
     /* max_completion_tokens is read last so that it wins, but both are checked. */
