@@ -138,22 +138,21 @@ static void gather_q(const attend *w, const unit *u, float *q)
     }
 }
 
-/* Where the tiles of keys lo <= j < hi of split s lie. */
+/* Where the tiles of keys lo <= j < hi of split s lie; the tiles beside them take the pointers of the
+ * first or last of these. */
 static void point_tiles(const attend *w, const unit *u, uint32_t s, uint32_t lo, uint32_t hi,
                         qn_attend_job *job)
 {
     const qn_kv_place *p = w->place;
-    for (uint32_t t = 0; t < QN_SPLIT_TILES; t++) job->k[t] = job->v[t] = NULL;
-    for (uint32_t t = lo / QN_KV_TILE; t * QN_KV_TILE < hi; t++) {
-        uint32_t pos = s * QN_KV_SPLIT + t * QN_KV_TILE;
+    uint32_t first = lo / QN_KV_TILE, last = (hi - 1) / QN_KV_TILE;
+    for (uint32_t t = 0; t < QN_SPLIT_TILES; t++) {
+        uint32_t seen = t < first ? first : t > last ? last : t;
+        uint32_t pos = s * QN_KV_SPLIT + seen * QN_KV_TILE;
         const uint8_t *block = qn_cpu_kv_block(w->kv, u->item, w->layer->group, pos);
         uint32_t tile = pos % w->kv->spec.block_tokens / QN_KV_TILE;
         job->k[t] = block + p->k + u->kv_head * p->k_head + tile * p->k_tile;
         job->v[t] = block + p->v + u->kv_head * p->v_head + tile * p->v_tile;
     }
-    /* Keys are read two tiles at a time; beside a single one its own memory will do. */
-    for (uint32_t t = 0; t < QN_SPLIT_TILES; t++)
-        if (!job->k[t]) job->k[t] = job->k[t ^ 1];
 }
 
 static qn_attend_part part_rows(qn_attend_part p, uint32_t r, size_t v_ld)

@@ -42,8 +42,8 @@ typedef struct qn_attend_job {
     const float *q;           /* [n_rows, d_k], multiplied by the scale */
     const uint32_t *lo, *hi;  /* [n_rows] visible keys lo <= j < hi, relative to the split; lo < hi */
     const void *k[QN_SPLIT_TILES]; /* tile t: [d_k, 16] elements of the codec */
-    const void *v[QN_SPLIT_TILES]; /* tile t: [16, v_ld]. Tiles outside every row's range: not read,
-                                    * but tile t^1 of a used tile must be readable in k */
+    const void *v[QN_SPLIT_TILES]; /* tile t: [16, v_ld]; tiles that no row sees are not read, but
+                                    * their pointers must not be NULL */
     float *p;                 /* scratch [n_rows, QN_KV_SPLIT] */
     qn_attend_part out;
 } qn_attend_job;

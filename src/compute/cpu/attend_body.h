@@ -21,7 +21,14 @@ V16_INLINE v16 load_kv(const void *base, size_t at, const qn_kv_codec codec)
     QN_UNREACHABLE();
 }
 
-V16_INLINE size_t qn_element(const qn_kv_codec codec) { return codec == QN_KV_F32 ? 4 : 2; }
+V16_INLINE uint32_t element_bytes(const qn_kv_codec codec) { return codec == QN_KV_F32 ? 4 : 2; }
+
+/* Ask for a line that is read two tiles from now. Into the second level cache: it may be dropped from
+ * the first one before its turn. */
+V16_INLINE void fetch_ahead(const void *tile, size_t at)
+{
+    __builtin_prefetch((const char *)tile + at, 0, 1);
+}
 
 /* The tile indices that hold the visible keys of rows r0 .. r0+rows-1: t0 <= t < t1. */
 V16_INLINE void tile_range(const qn_attend_job *job, uint32_t r0, uint32_t rows, uint32_t *t0,
@@ -36,36 +43,27 @@ V16_INLINE void tile_range(const qn_attend_job *job, uint32_t r0, uint32_t rows,
     *t1 = (hi + QN_KV_TILE - 1) / QN_KV_TILE;
 }
 
-/* p[row][key] = q[row] . k[key] for `rows` rows, two tiles of keys at a time. */
+/* p[row][key] = q[row] . k[key] for `rows` rows. With few rows (decode) the keys come from memory and
+ * the processor's own prefetching stops at every page, so lines are asked for two tiles ahead: of
+ * keys, then of the values that follow. */
 V16_INLINE void score_rows(const qn_attend_job *job, uint32_t r0, const uint32_t rows,
                            const qn_kv_codec codec)
 {
     uint32_t t0, t1;
     tile_range(job, r0, rows, &t0, &t1);
-    for (uint32_t t = t0 & ~1u; t < t1; t += 2) {
+    for (uint32_t t = t0; t < t1; t++) {
         const float *q = job->q + (size_t)r0 * job->d_k;
-        const uint8_t *next_a = t + 2 < t1 ? job->k[t + 2] : job->v[t0];
-        const uint8_t *next_b = t + 3 < t1 ? job->k[t + 3] : job->v[t1 - 1];
-        v16 a[V16_SCORE_ROWS], b[V16_SCORE_ROWS];
-        for (uint32_t i = 0; i < rows; i++) a[i] = b[i] = v16_set(0.0f);
+        const void *ahead = t + 2 < t1 ? job->k[t + 2] : job->v[t + 2 == t1 ? t0 : t1 - 1];
+        v16 a[V16_SCORE_ROWS];
+        for (uint32_t i = 0; i < rows; i++) a[i] = v16_set(0.0f);
         for (uint32_t d = 0; d < job->d_k; d++) {
-            v16 ka = load_kv(job->k[t], (size_t)d * 16, codec);
-            v16 kb = load_kv(job->k[t + 1], (size_t)d * 16, codec);
-            if (rows <= 4) {
-                __builtin_prefetch(next_a + d * 16 * qn_element(codec));
-                __builtin_prefetch(next_b + d * 16 * qn_element(codec));
-            }
-            for (uint32_t i = 0; i < rows; i++) {
-                v16 x = v16_set(q[(size_t)i * job->d_k + d]);
-                a[i] = v16_fma(x, ka, a[i]);
-                b[i] = v16_fma(x, kb, b[i]);
-            }
+            v16 k = load_kv(job->k[t], (size_t)d * 16, codec);
+            if (rows <= 4) fetch_ahead(ahead, (size_t)d * 16 * element_bytes(codec));
+            for (uint32_t i = 0; i < rows; i++)
+                a[i] = v16_fma(v16_set(q[(size_t)i * job->d_k + d]), k, a[i]);
         }
         float *p = job->p + (size_t)r0 * QN_KV_SPLIT + t * QN_KV_TILE;
-        for (uint32_t i = 0; i < rows; i++) {
-            v16_store(p + (size_t)i * QN_KV_SPLIT, a[i]);
-            v16_store(p + (size_t)i * QN_KV_SPLIT + QN_KV_TILE, b[i]);
-        }
+        for (uint32_t i = 0; i < rows; i++) v16_store(p + (size_t)i * QN_KV_SPLIT, a[i]);
     }
 }
 
@@ -111,21 +109,22 @@ static void soften_row(const qn_attend_job *job, uint32_t r)
     job->out.sum[r] = v16_sum(sum);
 }
 
-/* acc[row][d0 .. d0+16*vecs) += p[row][j] * v[j] for j0 <= j < j1, ascending. */
+/* acc[row][d0 .. d0+16*vecs) += p[row][j] * v[j] for j0 <= j < j1 of one tile, ascending. */
 V16_INLINE void value_rows(const qn_attend_job *job, uint32_t r0, const uint32_t rows, uint32_t d0,
                            const uint32_t vecs, uint32_t j0, uint32_t j1, const qn_kv_codec codec)
 {
-    uint32_t t = j0 / QN_KV_TILE, first = t * QN_KV_TILE;
-    const uint8_t *tile = job->v[t], *next = t + 2 < QN_SPLIT_TILES ? job->v[t + 2] : NULL;
+    uint32_t t = j0 / QN_KV_TILE;
+    const void *tile = job->v[t], *ahead = job->v[t + 2 < QN_SPLIT_TILES ? t + 2 : t];
     float *acc = job->out.acc + (size_t)r0 * job->v_ld + d0;
     const float *p = job->p + (size_t)r0 * QN_KV_SPLIT;
     v16 a[V16_PV_ROWS][V16_PV_VECS];
     for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t c = 0; c < vecs; c++) a[i][c] = v16_load(acc + (size_t)i * job->v_ld + 16 * c);
+        for (uint32_t c = 0; c < vecs; c++)
+            a[i][c] = v16_load(acc + (size_t)i * job->v_ld + 16 * c);
     for (uint32_t j = j0; j < j1; j++) {
-        size_t at = (size_t)(j - first) * job->v_ld + d0;
-        for (uint32_t c = 0; c < 16 * vecs * qn_element(codec); c += 64)
-            __builtin_prefetch(next + at * qn_element(codec) + c);
+        size_t at = (size_t)(j % QN_KV_TILE) * job->v_ld + d0;
+        for (uint32_t c = 0; c < 16 * vecs * element_bytes(codec); c += 64)
+            fetch_ahead(ahead, at * element_bytes(codec) + c);
         v16 v[V16_PV_VECS];
         for (uint32_t c = 0; c < vecs; c++) v[c] = load_kv(tile, at + 16 * c, codec);
         for (uint32_t i = 0; i < rows; i++) {
@@ -134,20 +133,21 @@ V16_INLINE void value_rows(const qn_attend_job *job, uint32_t r0, const uint32_t
         }
     }
     for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t c = 0; c < vecs; c++) v16_store(acc + (size_t)i * job->v_ld + 16 * c, a[i][c]);
+        for (uint32_t c = 0; c < vecs; c++)
+            v16_store(acc + (size_t)i * job->v_ld + 16 * c, a[i][c]);
 }
 
-/* The same over the whole width of v. */
+/* The same over the whole width of v and any keys, tile by tile: values are read in the order they
+ * lie in. */
 V16_INLINE void value_width(const qn_attend_job *job, uint32_t r0, const uint32_t rows, uint32_t j0,
                             uint32_t j1, const qn_kv_codec codec)
 {
-    for (uint32_t j = j0; j < j1;) {
-        uint32_t end = (j / QN_KV_TILE + 1) * QN_KV_TILE, d = 0;
-        if (end > j1) end = j1;
+    for (uint32_t j = j0, end; j < j1; j = end) {
+        uint32_t d = 0, next = (j / QN_KV_TILE + 1) * QN_KV_TILE;
+        end = next < j1 ? next : j1;
         for (; d + 16 * V16_PV_VECS <= job->v_ld; d += 16 * V16_PV_VECS)
             value_rows(job, r0, rows, d, V16_PV_VECS, j, end, codec);
         for (; d < job->v_ld; d += 16) value_rows(job, r0, rows, d, 1, j, end, codec);
-        j = end;
     }
 }
 
@@ -163,7 +163,8 @@ V16_INLINE void value_codec(const qn_attend_job *job, uint32_t r0, uint32_t rows
 }
 
 /* acc += p * v of keys j0 <= j < j1 for rows that all see them. */
-static void value_span(const qn_attend_job *job, uint32_t r0, uint32_t rows, uint32_t j0, uint32_t j1)
+static void value_span(const qn_attend_job *job, uint32_t r0, uint32_t rows, uint32_t j0,
+                       uint32_t j1)
 {
     switch (job->codec) {
     case QN_KV_F32: value_codec(job, r0, rows, j0, j1, QN_KV_F32); return;
