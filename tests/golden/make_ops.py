@@ -17,6 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.activations import swiglu
+from mlx_lm.models.gated_delta import compute_g, gated_delta_ops
 
 TYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 NAMES = {v: k for k, v in TYPES.items()} | {mx.uint32: "U32", mx.uint8: "U8"}
@@ -44,8 +45,8 @@ def floats(t, *shape, size=1.0):
 # ---- products ----
 
 def dense():
-    for n, k, wt in ((5, 1, "F32"), (19, 37, "F32"), (66, 131, "F32"), (19, 37, "BF16"), (66, 131, "BF16"),
-                     (19, 37, "F16"), (66, 131, "F16")):
+    for n, k, wt in ((5, 1, "F32"), (19, 37, "F32"), (66, 130, "F32"), (19, 37, "BF16"), (19, 145, "BF16"),
+                     (19, 37, "F16"), (66, 65, "F16")):
         w = floats(TYPES[wt], n, k, size=0.3)
         for xt in TYPES:
             if (n, wt) == (66, "F16") and xt == "BF16":
@@ -68,7 +69,7 @@ def quantized():
                 continue
             n, k = (9, 256 + g) if j == i % 3 else (7, 128)
             if (b, g) == (4, 64):
-                n, k = 66, 128
+                n, k = 66, 64
             w = floats(TYPES[wt], n, k, size=0.3)
             q = mx.quantize(w, group_size=g, bits=b, mode=mode)
             parts = dict(zip(("w", "scales", "biases"), q))
@@ -111,11 +112,11 @@ def extreme_scales():
 def norms():
     pairs = [(a, b) for a in TYPES for b in TYPES] + [(a, None) for a in TYPES]
     for xt, wt in pairs:
-        x = floats(TYPES[xt], 2, 150)
-        w = floats(TYPES[wt], 150) if wt else None
-        put(f"rms_norm.{xt}.{wt}", (150, 1e-5), x=x, w=w, y=mx.fast.rms_norm(x, w, 1e-5))
-        b = floats(TYPES[wt], 150) if wt else None
-        put(f"layer_norm.{xt}.{wt}", (150, 1e-5), x=x, w=w, b=b, y=mx.fast.layer_norm(x, w, b, 1e-5))
+        x = floats(TYPES[xt], 2, 90)
+        w = floats(TYPES[wt], 90) if wt else None
+        put(f"rms_norm.{xt}.{wt}", (90, 1e-5), x=x, w=w, y=mx.fast.rms_norm(x, w, 1e-5))
+        b = floats(TYPES[wt], 90) if wt else None
+        put(f"layer_norm.{xt}.{wt}", (90, 1e-5), x=x, w=w, b=b, y=mx.fast.layer_norm(x, w, b, 1e-5))
     x, w = floats(mx.bfloat16, 3, 4 * 24), floats(mx.bfloat16, 24)
     y = mx.fast.rms_norm(x.reshape(3, 4, 24), w, 1e-6).reshape(3, 96)
     put("rms_norm.heads", (24, 1e-6), x=x, w=w, y=y)
@@ -201,8 +202,8 @@ ACTS = (nn.silu, nn.gelu, nn.gelu_approx, nn.relu2, mx.sigmoid)
 def spread(t):
     """Values around everything that the functions treat apart, and a coarse walk over all floats."""
     special = [0, -0.0, 1, -1, .5, -.5, 87, 88, 88.1, -88, -88.1, 90, 1e-40, -1e-40, 1e38, -1e38, np.inf, -np.inf]
-    codes = (np.arange(300, dtype=np.uint64) * 14316557 % (1 << 32)).astype(np.uint32).view(np.float32)
-    x = np.concatenate([special, codes[np.isfinite(codes)], rng.standard_normal(300) * 4])
+    codes = (np.arange(200, dtype=np.uint64) * 21474837 % (1 << 32)).astype(np.uint32).view(np.float32)
+    x = np.concatenate([special, codes[np.isfinite(codes)], rng.standard_normal(150) * 4])
     return mx.array(x.astype(np.float32)).astype(t).reshape(1, -1)
 
 
@@ -213,14 +214,84 @@ def elementwise():
             put(f"act.{i}.{t}", (i,), x=x, y=act(x))
         put(f"softcap.{t}", (30.0,), x=x, y=mx.tanh(x / 30.0) * 30.0)
         put(f"scale.{t}", (0.22,), x=x, y=x * 0.22)
+    x = floats(mx.bfloat16, 2, 24)
+    put("head_part", (4, 1, 2), x=x, y=x.reshape(2, 3, 2, 4)[:, :, 1].reshape(2, 12))
     for a in TYPES:
         for b in TYPES:
             x, z = floats(TYPES[a], 2, 35), floats(TYPES[b], 2, 35)
             put(f"add.{a}.{b}", a=x, b=z, y=x + z)
             put(f"mul.{a}.{b}", a=x, b=z[:1], y=x * z[:1])
             put(f"accumulate.{a}.{b}", a=x, b=z, y=x + z)
+            put(f"rows_mul.{a}.{b}", a=x, b=z[:, :1], y=x * z[:, :1])
             put(f"glu.{a}.{b}", (0,), a=x, b=z, y=swiglu(x, z))
             put(f"glu.gelu.{a}.{b}", (2,), a=x, b=z, y=nn.gelu_approx(x) * z)
+
+
+# ---- experts ----
+
+def experts():
+    for t in TYPES:
+        for n, k in ((8, 2), (60, 8), (5, 5)):
+            x = floats(TYPES[t], 4, n)
+            p = mx.softmax(x, axis=-1, precise=True)
+            ids = mx.argpartition(p, kth=-k, axis=-1)[..., -k:]
+            w = mx.take_along_axis(p, ids, axis=-1)
+            put(f"route.all.{t}.{n}", (0, k, 0), x=x, ids=ids, y=w)
+            put(f"route.norm.{t}.{n}", (0, k, 1), x=x, ids=ids, y=w / w.sum(axis=-1, keepdims=True))
+            ids = mx.argpartition(x, kth=-k, axis=-1)[..., -k:]
+            w = mx.softmax(mx.take_along_axis(x, ids, axis=-1), axis=-1, precise=True)
+            put(f"route.top.{t}.{n}", (1, k, 0), x=x, ids=ids, y=w)
+        for wt in (t, "F32"):
+            y, w = floats(TYPES[t], 2 * 4, 37), floats(TYPES[wt], 2, 4)
+            if f"combine.{t}.{wt}" not in numbers:
+                z = (y.reshape(2, 4, 37) * w[..., None]).sum(axis=-2).astype(y.dtype)
+                put(f"combine.{t}.{wt}", h=y, w=w, y=z)
+    expert_products()
+
+
+def expert_products():
+    ids = mx.array([[2, 0], [1, 2], [3, 3]], dtype=mx.uint32)
+    forms = [("affine", 4, 32, "BF16"), ("affine", 3, 32, "F32"),
+             ("mxfp4", 4, 32, "BF16"), (None, 0, 0, "F32")]
+    for mode, b, g, t in forms:
+        w = floats(TYPES[t], 4, 9, 64, size=0.3)
+        parts, numbers_ = {"w": w}, ()
+        args = dict(group_size=g, bits=b, mode=mode)
+        if mode:
+            q = mx.quantize(w, **args)
+            parts, numbers_ = dict(zip(("w", "scales", "biases"), q)), (b, g, 64)
+        for rows in (3, 6):
+            x = floats(TYPES[t], rows, 64)
+            lhs = x.reshape(3, -1, 1, 64)
+            idx = ids
+            if mode:
+                y = mx.gather_qmm(lhs, *q, rhs_indices=idx, transpose=True, **args)
+            else:
+                y = mx.gather_mm(lhs, w.swapaxes(-1, -2), rhs_indices=idx)
+            y = y.reshape(6, 9)
+            bias = floats(TYPES[t], 4, 9) if rows == 6 else None
+            if bias is not None:
+                y = y + bias[idx].reshape(6, 9)
+            put(f"expert.{mode}.{b}.{t}.{rows}", numbers_, x=x, ids=idx, b=bias, y=y, **parts)
+
+
+# ---- recurrent layers ----
+
+def recurrent():
+    for t in TYPES:
+        for wt in dict.fromkeys((t, "F32")):
+            x, w = floats(TYPES[t], 7, 13), floats(TYPES[wt], 13, 4)
+            before = mx.concatenate([mx.zeros((3, 13), dtype=TYPES[t]), x])[None]
+            y = nn.silu(mx.conv1d(before, w[..., None], groups=13))[0]
+            put(f"conv.{t}.{wt}", x=x, w=w, y=y)
+            a, log, bias = floats(TYPES[t], 3, 9), floats(mx.float32, 9), floats(TYPES[wt], 9)
+            put(f"decay.{t}.{wt}", a=a, log=log, bias=bias, y=compute_g(log, a, bias))
+        q, k = floats(TYPES[t], 6, 2 * 16, size=0.4), floats(TYPES[t], 6, 2 * 16, size=0.4)
+        v, g = floats(TYPES[t], 6, 4 * 12), mx.sigmoid(floats(mx.float32, 6, 4))
+        beta = mx.sigmoid(floats(TYPES[t], 6, 4))
+        y, _ = gated_delta_ops(q.reshape(1, 6, 2, 16), k.reshape(1, 6, 2, 16), v.reshape(1, 6, 4, 12), g[None],
+                               beta[None])
+        put(f"delta.{t}", (4, 12, 16), q=q, k=k, v=v, g=g, beta=beta, y=y.reshape(6, 48))
 
 
 # ---- files ----
@@ -252,7 +323,7 @@ if __name__ == "__main__":
     if os.environ.get("MLX_DISABLE_COMPILE") != "1":
         sys.exit("set MLX_DISABLE_COMPILE=1: the reference is uncompiled mlx")
     mx.set_default_device(mx.cpu)
-    for make in (dense, quantized, extreme_scales, norms, ropes, attention, elementwise):
+    for make in (dense, quantized, extreme_scales, norms, ropes, attention, elementwise, experts, recurrent):
         make()
     here = os.path.dirname(os.path.abspath(__file__))
     write(os.path.join(here, "ops.safetensors"),

@@ -66,6 +66,12 @@ def compile_off():
     return bits(mx.compile(lambda x: (x * 2 ** 0.5) * x)(f32(1.0)))
 
 
+def sum_once():
+    """1000 ones: 256 where the sum is kept in bfloat16, 1000 where it is float32; then a running sum."""
+    x = mx.ones((2, 1000), dtype=mx.bfloat16)
+    return " ".join(number(v) for v in (x.sum(axis=-1)[0], x.T.sum(axis=0)[0], mx.mean(x), mx.cumsum(x, axis=-1)[0, -1]))
+
+
 def softmax_precise():
     x = mx.zeros((1, 1000), dtype=mx.bfloat16)
     return bits(mx.softmax(x, axis=-1)[0, 0]) + " " + bits(mx.softmax(x, axis=-1, precise=True)[0, 0])
@@ -185,6 +191,8 @@ PROBES = [  # name, function, contract, what another value would mean
     ("one accumulator in float32 products", one_accumulator, "0.0", "several accumulators"),
     ("16-bit products in plain order", plain_order, "0.0", "another order"),
     ("compile is off", compile_off, "3fb504f3", "3fb504f7: set MLX_DISABLE_COMPILE=1"),
+    ("16-bit sums round once, running sums each time", sum_once, "1000.0 1000.0 1.0 256.0",
+     "256 first: sums in the elements' type, before 0.32.4"),
     ("softmax in bfloat16, plain and precise", softmax_precise, "3b80 3a83", ""),
     ("exp", exp, "402df854 3f1b4598 383e6bce 00625abf 00000000", ""),
     ("sin and cos", sin_cos, "3f576aa4 3f7eca46 3f0a5140 3dc6dffc", ""),

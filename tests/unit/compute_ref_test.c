@@ -111,12 +111,12 @@ static qn_weight *load(const rig *g)
 {
     qn_err err = {0};
     const qn_stored *w = need(g, "w"), *scales = find(g, "scales"), *biases = find(g, "biases");
-    qn_matrix_src src = {.path = g->name, .m = {.n_experts = 1, .n_out = dim(w, 1), .n_in = dim(w, 0),
-                                                .weight = w->data, .dtype = w->dtype}};
+    qn_matrix_src src = {.path = g->name, .m = {.n_experts = w->rank > 2 ? dim(w, 2) : 1, .n_out = dim(w, 1),
+                                                .n_in = dim(w, 0), .weight = w->data, .dtype = w->dtype}};
     if (scales) {
         src.m.n_in = (uint32_t)g->n[2];
         src.m.spec = (qn_qspec){QN_Q_AFFINE, (uint32_t)g->n[0], (uint32_t)g->n[1]};
-        const char *mode = strchr(g->name, '.') + 1;
+        const char *mode = strchr(g->name, '.') + 1; /* after the operation's name */
         for (int m = QN_Q_MXFP4; m <= QN_Q_NVFP4; m++) {
             const char *name = qn_qmode_name((qn_qmode)m);
             if (!strncmp(mode, name, strlen(name))) src.m.spec.mode = (qn_qmode)m;
@@ -269,6 +269,121 @@ static void accumulate_case(const rig *g)
     finish(g);
 }
 
+static void rows_mul_case(const rig *g)
+{
+    step s;
+    qn_tensor a = tensor(g, "a");
+    start(g, &s, 0, a.rows, NULL, NULL);
+    check(g, g->ops->mul_rows(g->run, a, tensor(g, "b")));
+    finish(g);
+}
+
+static void head_part_case(const rig *g)
+{
+    step s;
+    qn_tensor x = tensor(g, "x");
+    start(g, &s, 0, x.rows, NULL, NULL);
+    check(g, g->ops->head_part(g->run, x, (uint32_t)g->n[0], (uint32_t)g->n[1], (uint32_t)g->n[2]));
+    finish(g);
+}
+
+/* ---- experts ---- */
+
+static void route_case(const rig *g)
+{
+    step s;
+    qn_tensor x = tensor(g, "x");
+    qn_router how = {(qn_router_kind)g->n[0], (uint32_t)g->n[1], g->n[2] != 0};
+    start(g, &s, 0, x.rows, NULL, NULL);
+    qn_routing to = g->ops->route(g->run, x, &how);
+    assert_memory_equal(qn_ref_at(to.ids, 0, 0), need(g, "ids")->data, x.rows * how.k * sizeof(uint32_t));
+    check(g, to.weights);
+    finish(g);
+}
+
+static void combine_case(const rig *g)
+{
+    step s;
+    qn_tensor h = tensor(g, "h"), w = tensor(g, "w");
+    start(g, &s, 0, w.rows, NULL, NULL);
+    check(g, g->ops->combine(g->run, h, w));
+    finish(g);
+}
+
+static void expert_case(const rig *g)
+{
+    step s;
+    const qn_stored *at = need(g, "ids");
+    qn_tensor x = tensor(g, "x"), ids = {(uintptr_t)at->data, QN_U32, dim(at, 1), dim(at, 0), dim(at, 0)}, y[2];
+    qn_linear l = {.w = load(g), .bias = tensor(g, "b")};
+    const qn_linear *both[2] = {&l, &l};
+    start(g, &s, 0, ids.rows, NULL, NULL);
+    g->ops->expert_linear(g->run, 2, y, x, ids, both);
+    check(g, y[0]);
+    check(g, y[1]);
+    finish(g);
+}
+
+/* ---- recurrent layers: two chunks, in the second of two slots ---- */
+
+typedef qn_tensor (*chunk_fn)(const rig *g, uint32_t r0, uint32_t n);
+
+static void recurrent_case(const rig *g, qn_state_layer state, uint32_t n_rows, uint32_t split, chunk_fn fn)
+{
+    step s;
+    qn_err err = {0};
+    qn_kv *kv;
+    uint32_t n_blocks[QN_MAX_KV_GROUPS] = {0};
+    qn_kv_layer layers[2] = {{.state = {3, 2, 1, 2, 2}}, {.state = state}};
+    qn_kv_spec spec = {.block_tokens = BLOCK_TOKENS, .n_layers = 2, .layers = layers, .n_states = 2};
+    assert_int_equal(g->ops->kv_new(g->dev, &spec, n_blocks, &kv, &err), QN_OK);
+    const qn_stored *want = need(g, "y");
+    size_t row = dim(want, 0) * qn_dtype_size(want->dtype);
+    for (uint32_t at = 0; at < n_rows; at += split) {
+        start(g, &s, at, n_rows - at < split ? n_rows - at : split, kv, NULL);
+        s.item.state = 1;
+        qn_tensor y = fn(g, at, s.item.n_new);
+        if (y.dtype != want->dtype || memcmp(qn_ref_at(y, 0, 0), (const char *)want->data + at * row, s.item.n_new * row))
+            fail_msg("%s: rows from %u", g->name, at);
+        finish(g);
+    }
+    g->ops->kv_free(kv);
+}
+
+static qn_tensor conv_chunk(const rig *g, uint32_t r0, uint32_t n)
+{
+    return g->ops->conv(g->run, 1, rows_of(tensor(g, "x"), r0, n), tensor(g, "w"));
+}
+
+static void conv_case(const rig *g)
+{
+    const qn_stored *x = need(g, "x");
+    for (uint32_t split = 1; split <= 7; split += 2)
+        recurrent_case(g, (qn_state_layer){.conv_width = 3, .conv_channels = dim(x, 0)}, dim(x, 1), split, conv_chunk);
+}
+
+static qn_tensor delta_chunk(const rig *g, uint32_t r0, uint32_t n)
+{
+    return g->ops->delta(g->run, 1, rows_of(tensor(g, "q"), r0, n), rows_of(tensor(g, "k"), r0, n),
+                         rows_of(tensor(g, "v"), r0, n), rows_of(tensor(g, "g"), r0, n),
+                         rows_of(tensor(g, "beta"), r0, n));
+}
+
+static void delta_case(const rig *g)
+{
+    qn_state_layer s = {.n_heads = (uint32_t)g->n[0], .d_v = (uint32_t)g->n[1], .d_k = (uint32_t)g->n[2]};
+    recurrent_case(g, s, dim(need(g, "q"), 1), 4, delta_chunk);
+}
+
+static void decay_case(const rig *g)
+{
+    step s;
+    qn_tensor a = tensor(g, "a");
+    start(g, &s, 0, a.rows, NULL, NULL);
+    check(g, g->ops->decay(g->run, a, tensor(g, "log"), tensor(g, "bias")));
+    finish(g);
+}
+
 /* ---- all cases of the file ---- */
 
 typedef struct kind {
@@ -281,6 +396,8 @@ static const kind kinds[] = {
     {"layer_norm", norm_case}, {"rope", rope_case},      {"attend", attend_case}, {"act", unary_case},
     {"act", table_case},      {"softcap", unary_case},   {"scale", unary_case}, {"add", binary_case},
     {"mul", binary_case},     {"glu", binary_case},      {"accumulate", accumulate_case},
+    {"rows_mul", rows_mul_case}, {"head_part", head_part_case}, {"route", route_case}, {"combine", combine_case},
+    {"expert", expert_case},  {"conv", conv_case},       {"delta", delta_case}, {"decay", decay_case},
 };
 
 static bool open_rig(rig *g, const char *isa, uint32_t threads)
@@ -305,7 +422,7 @@ static int run_kind(rig *g, const kind *k)
         char name[160];
         snprintf(name, sizeof name, "%s", qn_shard_at(g->golden, i)->name);
         char *key = strrchr(name, '.');
-        if (strcmp(key, ".y") || strncmp(name, k->op, strlen(k->op)) || name[strlen(k->op)] != '.') continue;
+        if (!key || strcmp(key, ".y") || strncmp(name, k->op, strlen(k->op)) || name[strlen(k->op)] != '.') continue;
         *key = 0;
         g->name = name;
         memset(g->n, 0, sizeof g->n);

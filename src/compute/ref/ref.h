@@ -20,6 +20,7 @@ enum {
     QN_REF_ROPE_SLOTS = 4,  /* rotary tables of one step kept at the same time */
     QN_REF_MAX_HEAD = 1024, /* elements of a key or value head */
     QN_REF_KEY_TILE = 16,   /* keys side by side in storage */
+    QN_REF_MAX_TAPS = 64,   /* of a convolution */
     QN_REF_N_ACTS = 5       /* kinds of qn_act */
 };
 
@@ -110,6 +111,11 @@ static inline uint8_t *qn_ref_at(qn_tensor x, uint32_t row, uint32_t col)
  * widened copy in scratch; NULL when it is absent (ref.c) (no failure). */
 const float *qn_ref_vector(qn_ref_run *r, qn_tensor t, uint32_t cols);
 
+/* x as float32 values, rows following each other: its own memory or a copy in scratch; and the type of
+ * the products and sums of a matrix with activations of type x (ref_linear.c) (no failure). */
+const float *qn_ref_widen_rows(qn_ref_run *r, qn_tensor x);
+qn_dtype qn_ref_chain_type(const qn_matrix *m, qn_dtype x);
+
 /* The slots of the table of operations, by file. Contracts are those of compute/ops.h. */
 /* ref_weights.c */
 qn_code qn_ref_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
@@ -119,6 +125,19 @@ qn_code qn_ref_upload(qn_device *d, const void *data, qn_dtype t, uint32_t rows,
 /* ref_linear.c */
 void qn_ref_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w);
 qn_tensor qn_ref_embed(qn_run *r, const qn_weight *w);
+/* ref_experts.c: the ids' order is MLX's own, which is the order of the weighted sum */
+qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how);
+void qn_ref_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,
+                          const qn_linear *const *w);
+qn_tensor qn_ref_combine(qn_run *r, qn_tensor y, qn_tensor weights);
+/* ref_recurrent.c */
+size_t qn_ref_state_bytes(const qn_device *d, const qn_kv_spec *spec);
+void qn_ref_state_clear(qn_kv *kv, uint32_t slot);
+void qn_ref_state_copy(qn_kv *kv, uint32_t dst, uint32_t src);
+qn_tensor qn_ref_conv(qn_run *r, uint32_t layer, qn_tensor x, qn_tensor w);
+qn_tensor qn_ref_decay(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bias);
+qn_tensor qn_ref_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v, qn_tensor g,
+                       qn_tensor beta);
 /* ref_norm.c */
 qn_tensor qn_ref_rms_norm(qn_run *r, qn_tensor x, qn_tensor weight, uint32_t width, float eps);
 qn_tensor qn_ref_layer_norm(qn_run *r, qn_tensor x, qn_tensor weight, qn_tensor bias, float eps);
@@ -144,6 +163,8 @@ qn_tensor qn_ref_add(qn_run *r, qn_tensor a, qn_tensor b);
 qn_tensor qn_ref_mul(qn_run *r, qn_tensor a, qn_tensor b);
 qn_tensor qn_ref_scale(qn_run *r, qn_tensor x, float s);
 qn_tensor qn_ref_softcap(qn_run *r, qn_tensor x, float cap);
+qn_tensor qn_ref_mul_rows(qn_run *r, qn_tensor x, qn_tensor s);
+qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
 void qn_ref_accumulate(qn_run *r, qn_tensor *x, qn_tensor y);
 
 #endif

@@ -328,6 +328,7 @@ static void finish(const qn_ref_mm *job, const float *acc, uint32_t row, uint32_
 {
     float sum[BLOCK];
     memcpy(sum, acc, sizeof sum);
+    if (job->round_first) QN_ISA(qn_ref_round)(sum, job->type, n);
     if (job->bias)
         for (uint32_t i = 0; i < n; i++) sum[i] = sum[i] + job->bias[n0 + i];
     uint8_t *y = job->y + ((size_t)row * job->y_ld + n0) * qn_dtype_size(job->y_type);

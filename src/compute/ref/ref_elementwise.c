@@ -154,6 +154,44 @@ qn_tensor qn_ref_glu(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind)
     return j.y;
 }
 
+/* x times one factor per row. */
+static void mul_each_row(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const job *j = arg;
+    const qn_ref_kernels *k = j->ref->k;
+    float v[CHUNK], s;
+    for (uint32_t r = r0; r < r1; r++) {
+        k->widen(&s, qn_ref_at(j->b, r, 0), j->b.dtype, 1);
+        for (uint32_t c = 0; c < j->a.cols; c += CHUNK) {
+            uint32_t n = j->a.cols - c < CHUNK ? j->a.cols - c : CHUNK;
+            k->widen(v, qn_ref_at(j->a, r, c), j->a.dtype, n);
+            for (uint32_t i = 0; i < n; i++) v[i] = v[i] * s;
+            k->narrow(qn_ref_at(j->y, r, c), j->y.dtype, v, n);
+        }
+    }
+}
+
+qn_tensor qn_ref_mul_rows(qn_run *r, qn_tensor x, qn_tensor s)
+{
+    qn_check(s.rows == x.rows && s.cols == 1);
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    qn_dtype t = qn_ref_promote(x.dtype, s.dtype);
+    job j = {.ref = c->ref, .y = qn_ref_take(c, x.rows, x.cols, t), .a = x, .b = s};
+    qn_ref_rows(c, mul_each_row, &j, x.rows, x.cols);
+    return j.y;
+}
+
+qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts)
+{
+    qn_check(part < n_parts && x.cols % (d * n_parts) == 0);
+    qn_tensor y = qn_ref_take((qn_ref_run *)(void *)r, x.rows, x.cols / n_parts, x.dtype);
+    for (uint32_t t = 0; t < x.rows; t++)
+        for (uint32_t c = 0; c < y.cols; c += d)
+            __builtin_memcpy(qn_ref_at(y, t, c), qn_ref_at(x, t, c * n_parts + part * d),
+                             d * qn_dtype_size(x.dtype));
+    return y;
+}
+
 /* Give x the wider type where it is: from the last element down, because the new ones take more
  * room and start at the same address. */
 static void widen_in_place(qn_tensor *x)

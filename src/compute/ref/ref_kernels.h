@@ -24,6 +24,7 @@ typedef struct qn_ref_mm {
     const qn_matrix *m;
     const float *x;    /* [n_rows, m->n_in], values of the activations' type */
     const float *bias; /* [n_out] or NULL; added to the sum, before the last rounding */
+    bool round_first;  /* round the sum to `type` before the bias as well */
     uint32_t n_rows;
     qn_dtype type;     /* T of the sum's roundings */
     qn_dtype y_type;   /* of the result, at least as wide as `type` */

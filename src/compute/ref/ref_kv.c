@@ -68,6 +68,10 @@ static qn_code map_pools(qn_kv *kv, const uint32_t *n_blocks, qn_err *err)
         kv->pool[g] = p;
         kv->pool_bytes[g] = bytes;
     }
+    kv->state_floats = qn_ref_state_bytes(NULL, &kv->spec) / sizeof(float);
+    if (!kv->state_floats || !kv->spec.n_states) return QN_OK;
+    kv->states = calloc(kv->spec.n_states, kv->state_floats * sizeof(float));
+    if (!kv->states) return qn_err_set(err, QN_NOMEM, "out of memory: %u state slots", kv->spec.n_states);
     return QN_OK;
 }
 
@@ -103,6 +107,7 @@ void qn_ref_kv_free(qn_kv *kv)
         if (kv->pool[g]) munmap(kv->pool[g], kv->pool_bytes[g]);
     free(kv->spec.layers);
     free(kv->place);
+    free(kv->states);
     free(kv);
 }
 

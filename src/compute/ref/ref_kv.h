@@ -27,6 +27,8 @@ struct qn_kv {
     float *pool[QN_MAX_KV_GROUPS];
     size_t block_floats[QN_MAX_KV_GROUPS], pool_bytes[QN_MAX_KV_GROUPS];
     uint32_t n_blocks[QN_MAX_KV_GROUPS];
+    float *states;       /* [n_states] slots of state_floats; ref_recurrent.c has the layout */
+    size_t state_floats;
 };
 
 /* The block of `item` that holds position `pos` in group g; stops the process when the item's table

@@ -25,8 +25,7 @@ static void product_part(void *arg, uint32_t part, uint32_t thread)
     k->mm(&t->products[i], (part - t->part0[i]) * k->block, qn_ref_thread(t->run, thread));
 }
 
-/* x as float32 values, rows following each other. */
-static const float *widen_rows(qn_ref_run *r, qn_tensor x)
+const float *qn_ref_widen_rows(qn_ref_run *r, qn_tensor x)
 {
     if (x.dtype == QN_F32 && x.ld == x.cols) return (const float *)(void *)qn_ref_at(x, 0, 0);
     float *wide = qn_ref_bytes(r, (size_t)x.rows * x.cols * sizeof *wide);
@@ -37,7 +36,7 @@ static const float *widen_rows(qn_ref_run *r, qn_tensor x)
 
 /* Type of the products and sums: affine and dense weights take part in the promotion, the fp modes
  * follow the activations. */
-static qn_dtype chain_type(const qn_matrix *m, qn_dtype x)
+qn_dtype qn_ref_chain_type(const qn_matrix *m, qn_dtype x)
 {
     bool fp = m->spec.mode != QN_Q_NONE && m->spec.mode != QN_Q_AFFINE;
     return fp ? x : qn_ref_promote(x, m->dtype);
@@ -48,7 +47,7 @@ static qn_ref_mm make_product(qn_ref_run *r, const qn_linear *l, qn_tensor x, co
 {
     const qn_matrix *m = &l->w->m;
     qn_check(x.cols == m->n_in);
-    qn_dtype type = chain_type(m, x.dtype);
+    qn_dtype type = qn_ref_chain_type(m, x.dtype);
     qn_dtype y_type = l->bias.addr ? qn_ref_promote(type, l->bias.dtype) : type;
     *y = qn_ref_take(r, x.rows, m->n_out, y_type);
     return (qn_ref_mm){
@@ -69,7 +68,7 @@ void qn_ref_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_line
     uint32_t block = run->ref->k->block;
     qn_check(n && n <= MAX_PRODUCTS);
     task t = {.run = run, .n = n};
-    const float *wide = widen_rows(run, x);
+    const float *wide = qn_ref_widen_rows(run, x);
     for (size_t i = 0; i < n; i++) {
         t.products[i] = make_product(run, w[i], x, wide, &y[i]);
         t.part0[i + 1] = t.part0[i] + (w[i]->w->m.n_out + block - 1) / block;

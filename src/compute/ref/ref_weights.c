@@ -17,9 +17,6 @@ static qn_code check_matrix(const qn_matrix_src *src, qn_err *err)
     const qn_matrix *m = &src->m;
     qn_code rc = qn_qspec_check(&m->spec, m->n_in, err);
     if (rc) return qn_err_prefix(err, "%s", src->path);
-    if (m->n_experts != 1)
-        return qn_err_set(err, QN_UNSUPPORTED, "%s: not supported yet: a stack of %u experts", src->path,
-                          m->n_experts);
     if (m->dtype != QN_F32 && m->dtype != QN_F16 && m->dtype != QN_BF16)
         return qn_err_set(err, QN_UNSUPPORTED, "%s: weights of type %s; F32, F16 and BF16 can be computed",
                           src->path, qn_dtype_name(m->dtype));

@@ -1,0 +1,190 @@
+/* ref_experts.c - routing, products with stacks of expert matrices, and the weighted sum.
+ *
+ * MLX chooses experts with argpartition and sums their results in the order it leaves, so that order
+ * is the order of the ids here.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "compute/ref/ref.h"
+#include "compute/ref/ref_select.h"
+
+enum { MAX_PRODUCTS = 4, MAX_TOP_K = 64, CHUNK = 256 };
+
+/* ---- routing ---- */
+
+/* Softmax in float32, rounded to T once. */
+static void softmax(const qn_ref_kernels *k, float *w, uint32_t n, qn_dtype t)
+{
+    float max = w[0], sum = 0.0f;
+    for (uint32_t i = 0; i < n; i++) max = w[i] > max ? w[i] : max;
+    k->exp_shifted(w, w, n, max);
+    for (uint32_t i = 0; i < n; i++) sum = sum + w[i];
+    float inverse = 1.0f / sum;
+    for (uint32_t i = 0; i < n; i++) w[i] = w[i] * inverse;
+    k->round(w, t, n);
+}
+
+/* w / sum(w). The sum is float32 and rounded once (MLX 0.32.4; before, it was kept in T). */
+static void normalize(float *w, uint32_t n, qn_dtype t)
+{
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < n; i++) sum = sum + w[i];
+    sum = qn_ref_round(sum, t);
+    for (uint32_t i = 0; i < n; i++) w[i] = qn_ref_round(w[i] / sum, t);
+}
+
+static void route_row(const qn_ref_kernels *k, const qn_router *how, float *x, uint32_t n, uint32_t *idx,
+                      float *w, qn_dtype t)
+{
+    if (how->kind == QN_ROUTE_SOFTMAX_ALL) softmax(k, x, n, t);
+    for (uint32_t i = 0; i < n; i++) idx[i] = i;
+    qn_ref_argpartition(idx, x, n, n - how->k);
+    memmove(idx, idx + n - how->k, how->k * sizeof *idx);
+    for (uint32_t j = 0; j < how->k; j++) w[j] = x[idx[j]];
+    if (how->kind == QN_ROUTE_SOFTMAX_TOP) softmax(k, w, how->k, t);
+    else if (how->normalize) normalize(w, how->k, t);
+}
+
+qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
+{
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    const qn_ref_kernels *k = c->ref->k;
+    qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= logits.cols);
+    qn_routing out = {.ids = qn_ref_take(c, logits.rows, how->k, QN_U32),
+                      .weights = qn_ref_take(c, logits.rows, how->k, logits.dtype)};
+    size_t to = c->used;
+    float *x = qn_ref_bytes(c, logits.cols * sizeof *x), w[MAX_TOP_K];
+    uint32_t *idx = qn_ref_bytes(c, logits.cols * sizeof *idx);
+    for (uint32_t t = 0; t < logits.rows; t++) {
+        k->widen(x, qn_ref_at(logits, t, 0), logits.dtype, logits.cols);
+        route_row(k, how, x, logits.cols, idx, w, logits.dtype);
+        memcpy(qn_ref_at(out.ids, t, 0), idx, how->k * sizeof *idx);
+        k->narrow(qn_ref_at(out.weights, t, 0), logits.dtype, w, how->k);
+    }
+    c->used = to;
+    return out;
+}
+
+/* ---- products ---- */
+
+typedef struct expert_task {
+    qn_ref_run *run;
+    const float *x; /* [T or T*k, n_in] */
+    uint32_t share; /* pairs that use the same row of x */
+    qn_tensor ids;
+    size_t n;
+    const qn_linear *const *w;
+    const float *bias[MAX_PRODUCTS]; /* [E, n_out] or NULL */
+    qn_dtype type[MAX_PRODUCTS];     /* of the sums */
+    qn_tensor *y;
+    uint32_t blocks[MAX_PRODUCTS + 1]; /* first block of each product; the last: of all */
+} expert_task;
+
+/* One expert's matrix of a stack. */
+static qn_matrix expert_matrix(const qn_matrix *m, uint32_t e)
+{
+    qn_matrix one = *m;
+    bool dense = m->spec.mode == QN_Q_NONE, affine = m->spec.mode == QN_Q_AFFINE;
+    size_t row = dense ? m->n_in * qn_dtype_size(m->dtype) : qn_qrow_bytes(&m->spec, m->n_in);
+    size_t at = (size_t)e * m->n_out;
+    one.n_experts = 1;
+    one.weight = (const uint8_t *)m->weight + at * row;
+    if (dense) return one;
+    size_t groups = m->n_in / m->spec.group_size * (affine ? qn_dtype_size(m->dtype) : 1);
+    one.scales = (const uint8_t *)m->scales + at * groups;
+    if (affine) one.biases = (const uint8_t *)m->biases + at * groups;
+    return one;
+}
+
+/* One block of outputs of one pair. */
+static void pair_part(void *arg, uint32_t part, uint32_t thread)
+{
+    const expert_task *t = arg;
+    const qn_ref_kernels *k = t->run->ref->k;
+    uint32_t pair = part / t->blocks[t->n], block = part % t->blocks[t->n], i = 0, e;
+    while (block >= t->blocks[i + 1]) i++;
+    const qn_matrix *stack = &t->w[i]->w->m;
+    memcpy(&e, qn_ref_at(t->ids, pair / t->ids.cols, pair % t->ids.cols), sizeof e);
+    qn_check(e < stack->n_experts);
+    qn_matrix m = expert_matrix(stack, e);
+    qn_ref_mm job = {
+        .m = &m,
+        .x = t->x + (size_t)(pair / t->share) * m.n_in,
+        .bias = t->bias[i] ? t->bias[i] + (size_t)e * m.n_out : NULL,
+        .round_first = true, /* the bias is an addition of its own */
+        .n_rows = 1,
+        .type = t->type[i],
+        .y_type = t->y[i].dtype,
+        .y = qn_ref_at(t->y[i], pair, 0),
+        .y_ld = t->y[i].ld,
+    };
+    k->mm(&job, (block - t->blocks[i]) * k->block, qn_ref_thread(t->run, thread));
+}
+
+/* The biases of all experts as float32. */
+static const float *widen_biases(qn_ref_run *r, qn_tensor bias)
+{
+    return bias.addr ? qn_ref_widen_rows(r, bias) : NULL;
+}
+
+void qn_ref_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,
+                          const qn_linear *const *w)
+{
+    qn_ref_run *run = (qn_ref_run *)(void *)r;
+    uint32_t block = run->ref->k->block, n_pairs = ids.rows * ids.cols;
+    qn_check(n && n <= MAX_PRODUCTS && ids.dtype == QN_U32);
+    qn_check(x.rows == ids.rows || x.rows == n_pairs);
+    expert_task t = {.run = run, .x = qn_ref_widen_rows(run, x), .ids = ids, .n = n, .w = w, .y = y,
+                     .share = x.rows == ids.rows ? ids.cols : 1};
+    for (size_t i = 0; i < n; i++) {
+        const qn_matrix *m = &w[i]->w->m;
+        qn_check(m->n_in == x.cols);
+        t.type[i] = qn_ref_chain_type(m, x.dtype);
+        t.bias[i] = widen_biases(run, w[i]->bias);
+        qn_dtype y_type = t.bias[i] ? qn_ref_promote(t.type[i], w[i]->bias.dtype) : t.type[i];
+        y[i] = qn_ref_take(run, n_pairs, m->n_out, y_type);
+        t.blocks[i + 1] = t.blocks[i] + (m->n_out + block - 1) / block;
+    }
+    qn_pool_run(run->ref->pool, pair_part, &t, n_pairs * t.blocks[n]);
+}
+
+/* ---- the weighted sum ---- */
+
+typedef struct combine_job {
+    const qn_ref_kernels *k;
+    qn_tensor y, w, out;
+    qn_dtype type; /* of the products, and of the sum once it is complete */
+} combine_job;
+
+static void combine_chunk(const combine_job *j, uint32_t row, uint32_t c, uint32_t n)
+{
+    float sum[CHUNK] = {0}, v[CHUNK], w[MAX_TOP_K];
+    j->k->widen(w, qn_ref_at(j->w, row, 0), j->w.dtype, j->w.cols);
+    for (uint32_t s = 0; s < j->w.cols; s++) {
+        j->k->widen(v, qn_ref_at(j->y, row * j->w.cols + s, c), j->y.dtype, n);
+        for (uint32_t i = 0; i < n; i++) v[i] = v[i] * w[s];
+        j->k->round(v, j->type, n);
+        for (uint32_t i = 0; i < n; i++) sum[i] = sum[i] + v[i];
+    }
+    j->k->round(sum, j->type, n);
+    j->k->narrow(qn_ref_at(j->out, row, c), j->out.dtype, sum, n);
+}
+
+static void combine_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const combine_job *j = arg;
+    for (uint32_t r = r0; r < r1; r++)
+        for (uint32_t c = 0; c < j->out.cols; c += CHUNK)
+            combine_chunk(j, r, c, j->out.cols - c < CHUNK ? j->out.cols - c : CHUNK);
+}
+
+qn_tensor qn_ref_combine(qn_run *r, qn_tensor y, qn_tensor weights)
+{
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    qn_check(y.rows == weights.rows * weights.cols && weights.cols <= MAX_TOP_K);
+    combine_job j = {c->ref->k, y, weights, qn_ref_take(c, weights.rows, y.cols, y.dtype),
+                     qn_ref_promote(y.dtype, weights.dtype)};
+    qn_ref_rows(c, combine_rows, &j, weights.rows, y.cols * weights.cols);
+    return j.out;
+}
