@@ -1,0 +1,419 @@
+/* compute_devices_test.c - every operation of every device against the reference device in float32,
+ * over random shapes and the edges. A slot of qn_ops that no case calls fails. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compute/device.h"
+#include "matrices.h"
+
+enum {
+    MAX_T = 24, MAX_COLS = 700, ROUNDS = 12, BLOCK_TOKENS = 16, N_BLOCKS = 24, TABLE = 8, ITEMS = 2,
+    N_SLOTS = sizeof(qn_ops) / sizeof(void (*)(void))
+};
+
+static bool called[N_SLOTS];
+
+/* Call a slot of a device and note that it has a case. */
+#define CALL(s, slot, ...) (called[offsetof(qn_ops, slot) / sizeof(void (*)(void))] = true, (s)->ops->slot(__VA_ARGS__))
+
+typedef struct side { /* one device */
+    qn_device *dev;
+    const qn_ops *ops;
+    qn_run *run;
+} side;
+
+static qn_err err;
+
+/* ---- random inputs, the same for both sides ---- */
+
+typedef struct inputs {
+    uint32_t t, cols;              /* rows and columns of the case's tensors */
+    uint32_t n_past[ITEMS], n_new[ITEMS];
+    float a[MAX_T * MAX_COLS], b[MAX_T * MAX_COLS], c[MAX_T * MAX_COLS], v[4 * MAX_COLS];
+    uint32_t ids[MAX_T], pos[MAX_T], rows[MAX_T], blocks[ITEMS][TABLE];
+    qn_item items[ITEMS];
+    qn_batch batch;
+} inputs;
+
+static uint32_t below(uint32_t n) { return (uint32_t)(rng_next() >> 33) % n; }
+
+static void fill(float *x, size_t n, float size)
+{
+    for (size_t i = 0; i < n; i++) x[i] = below(24) ? rng_bell() * size : 0.0f;
+}
+
+/* `round` 0 and 1 are the edges: one row, then the most of everything. */
+static void draw(inputs *in, int round, uint32_t cols)
+{
+    *in = (inputs){.cols = cols};
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        in->n_new[i] = round == 0 ? i == 0 : round == 1 ? MAX_T / ITEMS : 1 + below(MAX_T / ITEMS);
+        in->n_past[i] = round == 0 ? 0 : round == 1 ? 100 : below(100);
+        if (!in->n_new[i]) continue;
+        in->items[in->batch.n_items] = (qn_item){.row0 = at, .n_new = in->n_new[i], .n_past = in->n_past[i], .state = 1 + i};
+        for (int g = 0; g < QN_MAX_KV_GROUPS; g++) in->items[in->batch.n_items].blocks[g] = in->blocks[i];
+        in->batch.n_items++;
+        for (uint32_t j = 0; j < in->n_new[i]; j++, at++) in->pos[at] = in->n_past[i] + j;
+        for (uint32_t j = 0; j < TABLE; j++) in->blocks[i][j] = (j * ITEMS + i) % N_BLOCKS;
+    }
+    in->t = at;
+    for (uint32_t i = 0; i < at; i++) {
+        in->ids[i] = below(40);
+        if (i % 2 == 0 || i + 1 == at) in->rows[in->batch.n_out++] = i;
+    }
+    in->batch.n_tokens = at;
+    in->batch.ids = in->ids;
+    in->batch.pos = in->pos;
+    in->batch.items = in->items;
+    in->batch.out_rows = in->rows;
+    fill(in->a, sizeof in->a / sizeof *in->a, 1.5f);
+    fill(in->b, sizeof in->b / sizeof *in->b, 1.5f);
+    fill(in->c, sizeof in->c / sizeof *in->c, 1.5f);
+    fill(in->v, sizeof in->v / sizeof *in->v, 1.0f);
+}
+
+static qn_tensor up(const side *s, const float *data, uint32_t rows, uint32_t cols)
+{
+    qn_tensor y;
+    assert_int_equal(CALL(s, upload, s->dev, data, QN_F32, rows, cols, &y, &err), QN_OK);
+    return y;
+}
+
+/* The result as float32, copied after what went before in `out`; gives the elements. */
+static size_t take(const side *s, qn_tensor y, float *out)
+{
+    const float *v = CALL(s, fetch, s->run, y);
+    memcpy(out, v, (size_t)y.rows * y.cols * sizeof *v);
+    return (size_t)y.rows * y.cols;
+}
+
+static void finish(const side *s) { assert_int_equal(CALL(s, end, s->run, &err), QN_OK); }
+
+/* ---- cases: each computes its result on one side and gives the number of floats ---- */
+
+static size_t elementwise(const side *s, const inputs *in, int round, float *out)
+{
+    size_t n = 0;
+    uint32_t t = in->t, cols = in->cols;
+    CALL(s, begin, s->run, &in->batch, NULL);
+    qn_tensor a = up(s, in->a, t, cols), b = up(s, in->b, t, cols), v = up(s, in->v, 1, cols);
+    size_t mark = CALL(s, mark, s->run);
+    CALL(s, add, s->run, a, b);
+    CALL(s, reset, s->run, mark);
+    assert_int_equal(CALL(s, mark, s->run), mark);
+    n += take(s, CALL(s, act, s->run, a, (qn_act)(round % 5)), out + n);
+    n += take(s, CALL(s, glu, s->run, a, b, (qn_act)(round % 5)), out + n);
+    n += take(s, CALL(s, add, s->run, a, round % 2 ? v : b), out + n);
+    n += take(s, CALL(s, mul, s->run, a, round % 2 ? v : b), out + n);
+    n += take(s, CALL(s, scale, s->run, a, 0.37f), out + n);
+    n += take(s, CALL(s, softcap, s->run, a, 1.25f), out + n);
+    n += take(s, CALL(s, mul_rows, s->run, a, up(s, in->b, t, 1)), out + n);
+    n += take(s, CALL(s, out_rows, s->run, a), out + n);
+    qn_tensor x = CALL(s, scale, s->run, a, 1.0f);
+    CALL(s, accumulate, s->run, &x, b);
+    n += take(s, x, out + n);
+    if (cols % 4 == 0) n += take(s, CALL(s, head_part, s->run, a, cols / 4, 1, 2), out + n);
+    finish(s);
+    return n;
+}
+
+static size_t norms(const side *s, const inputs *in, int round, float *out)
+{
+    size_t n = 0;
+    uint32_t cols = in->cols, width = cols % 5 ? cols : cols / 5;
+    CALL(s, begin, s->run, &in->batch, NULL);
+    qn_tensor a = up(s, in->a, in->t, cols), w = up(s, in->v, 1, cols), none = {0};
+    qn_tensor head = up(s, in->v + 7, 1, width), bias = up(s, in->v + MAX_COLS, 1, cols);
+    n += take(s, CALL(s, rms_norm, s->run, a, round % 3 ? head : none, width, 1e-5f), out + n);
+    n += take(s, CALL(s, layer_norm, s->run, a, round % 3 ? w : none, round % 2 ? bias : none, 1e-5f), out + n);
+    finish(s);
+    return n;
+}
+
+static size_t rotation(const side *s, const inputs *in, int round, float *out)
+{
+    static const float freqs[] = {1.0f, 7.5f, 100.0f, INFINITY};
+    qn_rope *rope;
+    uint32_t d = 2 * (1 + in->cols % 33), heads = 1 + in->cols % 5;
+    if (d < 8) d = 8;
+    qn_rope_desc desc = {.dims = round % 4 == 3 ? 8 : d - d % 4 / 2 * 2, .traditional = round % 2, .base = 1e4f,
+                         .pos_scale = round % 3 ? 1.0f : 0.25f, .mscale = round % 5 ? 1.0f : 1.2f,
+                         .freqs = round % 4 == 3 ? freqs : NULL};
+    assert_int_equal(CALL(s, rope_new, s->dev, &desc, 4096, &rope, &err), QN_OK);
+    CALL(s, begin, s->run, &in->batch, NULL);
+    qn_tensor x = CALL(s, scale, s->run, up(s, in->a, in->t, heads * d), 1.0f);
+    CALL(s, rope, s->run, x, d, rope);
+    size_t n = take(s, x, out);
+    finish(s);
+    return n;
+}
+
+static qn_weight *load(const side *s, const qn_matrix *m)
+{
+    qn_matrix_src src = {.path = "test", .m = *m};
+    qn_load_opts opts = {.model_dtype = QN_F32};
+    qn_weight *w;
+    if (CALL(s, load, s->dev, &src, 1, &opts, &w, &err)) fail_msg("%s", err.text);
+    assert_true(CALL(s, weights_bytes, s->dev) > 0);
+    return w;
+}
+
+/* Scratch is sized for what was loaded, so that runs are made after loading. */
+static void renew_run(side *s)
+{
+    qn_run_limits limits = {MAX_T, ITEMS, MAX_T, 256, 16u << 20};
+    if (s->run) CALL(s, run_free, s->run);
+    assert_int_equal(CALL(s, run_new, s->dev, &limits, &s->run, &err), QN_OK);
+}
+
+static const qn_matrix *the_matrix; /* of the round under way; both sides read it */
+
+static size_t products(const side *s, const inputs *in, int round, float *out)
+{
+    size_t n = 0;
+    side *own = (side *)(uintptr_t)s;
+    qn_weight *w = load(s, the_matrix);
+    renew_run(own);
+    CALL(s, begin, s->run, &in->batch, NULL);
+    qn_linear plain = {.w = w}, biased = {.w = w, .bias = up(s, in->v, 1, the_matrix->n_out)};
+    const qn_linear *both[2] = {&plain, &biased};
+    qn_tensor y[2];
+    CALL(s, linear, s->run, 1 + (size_t)(round % 2), y, up(s, in->a, in->t, the_matrix->n_in), both);
+    for (int i = 0; i <= round % 2; i++) n += take(s, y[i], out + n);
+    /* The reference rounds affine rows to the type of their scales, as MLX does. */
+    if (the_matrix->spec.mode != QN_Q_AFFINE || the_matrix->dtype == QN_F32)
+        n += take(s, CALL(s, embed, s->run, w), out + n);
+    finish(s);
+    return n;
+}
+
+static size_t expert_products(const side *s, const inputs *in, int round, float *out)
+{
+    size_t n = 0;
+    side *own = (side *)(uintptr_t)s;
+    qn_weight *w = load(s, the_matrix);
+    uint32_t k = 1 + (uint32_t)round % 3, n_pairs = in->t * k, e = the_matrix->n_experts;
+    renew_run(own);
+    CALL(s, begin, s->run, &in->batch, NULL);
+    uint32_t ids[MAX_T * 3];
+    for (uint32_t i = 0; i < n_pairs; i++) ids[i] = in->ids[i % in->t] * (1 + i) % e;
+    qn_tensor x = up(s, in->a, round % 2 ? in->t : n_pairs, the_matrix->n_in), y;
+    qn_tensor which = {(uintptr_t)ids, QN_U32, in->t, k, k};
+    qn_linear l = {.w = w, .bias = up(s, in->b, e, the_matrix->n_out)};
+    if (round % 4 == 0) l.bias = (qn_tensor){0};
+    const qn_linear *one = &l;
+    CALL(s, expert_linear, s->run, 1, &y, x, which, &one);
+    n += take(s, y, out + n);
+    n += take(s, CALL(s, combine, s->run, y, up(s, in->c, in->t, k)), out + n);
+    finish(s);
+    return n;
+}
+
+/* The order of the chosen experts is the device's own: weights by expert are compared. */
+static size_t routing(const side *s, const inputs *in, int round, float *out)
+{
+    uint32_t e = 2 + in->cols % 60, k = 1 + (uint32_t)round % (e < 8 ? e : 8);
+    qn_router how = {(qn_router_kind)(round % 2), k, round % 3 == 0};
+    CALL(s, begin, s->run, &in->batch, NULL);
+    float logits[MAX_T * 64];
+    for (uint32_t i = 0; i < in->t * e; i++) logits[i] = in->a[i] * 3 + (float)(i % e) * 1e-3f; /* no ties */
+    qn_routing to = CALL(s, route, s->run, up(s, logits, in->t, e), &how);
+    float *w = CALL(s, fetch, s->run, to.weights);
+    memset(out, 0, (size_t)in->t * e * sizeof *out);
+    for (uint32_t t = 0; t < in->t; t++)
+        for (uint32_t j = 0; j < k; j++) {
+            uint32_t id = ((const uint32_t *)(uintptr_t)to.ids.addr)[t * to.ids.ld + j];
+            assert_true(id < e && out[t * e + id] == 0.0f);
+            out[t * e + id] = w[t * k + j];
+        }
+    finish(s);
+    return (size_t)in->t * e;
+}
+
+/* Fill the past of both items, then attend; in between, blocks are copied, read and stored. */
+static size_t attention(const side *s, const inputs *in, int round, float *out)
+{
+    size_t n = 0;
+    uint32_t hk = 1 + in->cols % 3, h = hk * (1 + in->cols % 2), d = 3 + in->cols % 40, dv = round % 3 ? d : d + 5;
+    uint32_t n_blocks[QN_MAX_KV_GROUPS] = {N_BLOCKS};
+    qn_kv *kv;
+    qn_kv_layer layers[2] = {{.n_kv_heads = 1, .d_k = 4, .d_v = 4}, {.n_kv_heads = hk, .d_k = d, .d_v = dv}};
+    qn_kv_spec spec = {.block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 2, .layers = layers};
+    spec.groups[0] = round % 2 ? (qn_kv_group){QN_KV_SLIDING, 20} : (qn_kv_group){QN_KV_FULL, 0};
+    assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        for (uint32_t at = 0; at < in->n_past[i]; at += MAX_T) {
+            uint32_t m = in->n_past[i] - at < MAX_T ? in->n_past[i] - at : MAX_T;
+            qn_item item = {.n_new = m, .n_past = at, .blocks = {in->blocks[i]}};
+            qn_batch b = {.n_tokens = m, .n_items = 1, .items = &item, .ids = in->ids, .pos = in->pos};
+            CALL(s, begin, s->run, &b, kv);
+            CALL(s, kv_write, s->run, 1, up(s, in->b + at, m, hk * d), up(s, in->c + at, m, hk * dv));
+            finish(s);
+        }
+    }
+    inputs moved = *in; /* the first block of item 0 moves to a spare block and on to another one */
+    for (uint32_t i = 0; i < in->batch.n_items; i++) moved.items[i].blocks[0] = moved.blocks[in->items[i].state - 1];
+    moved.batch.items = moved.items;
+    void *host = malloc(CALL(s, kv_block_bytes, s->dev, &spec, 0));
+    CALL(s, kv_copy, kv, 0, N_BLOCKS - 1, moved.blocks[0][0]);
+    CALL(s, kv_read, kv, 0, N_BLOCKS - 1, host);
+    CALL(s, kv_store, kv, 0, N_BLOCKS - 2, host);
+    free(host);
+    moved.blocks[0][0] = N_BLOCKS - 2;
+    CALL(s, begin, s->run, &moved.batch, kv);
+    CALL(s, kv_write, s->run, 1, up(s, in->b, in->t, hk * d), up(s, in->c, in->t, hk * dv));
+    qn_attend a = {.layer = 1, .n_heads = h, .scale = 0.3f, .softcap = round % 4 == 1 ? 3.0f : 0.0f};
+    if (round % 3 == 2) a.sinks = up(s, in->v, 1, h);
+    n += take(s, CALL(s, attend, s->run, up(s, in->a, in->t, h * d), &a), out + n);
+    finish(s);
+    CALL(s, kv_free, kv);
+    return n;
+}
+
+static size_t recurrence(const side *s, const inputs *in, int round, float *out)
+{
+    size_t n = 0;
+    uint32_t hk = 1 + in->cols % 2, hv = hk * (1 + in->cols % 3), dk = 2 + in->cols % 17, dv = 3 + in->cols % 9;
+    uint32_t channels = 1 + in->cols % 50, taps = 2 + (uint32_t)round % 4, n_blocks[QN_MAX_KV_GROUPS] = {0};
+    qn_kv *kv;
+    qn_kv_layer layers[2] = {{.state = {1, 2, 1, 2, 2}}, {.state = {taps - 1, channels, hv, dv, dk}}};
+    qn_kv_spec spec = {.block_tokens = BLOCK_TOKENS, .n_layers = 2, .layers = layers, .n_states = ITEMS + 2};
+    assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
+    assert_true(CALL(s, state_bytes, s->dev, &spec) >= (hv * dv * dk + (taps - 1) * channels) * sizeof(float));
+    for (int pass = 0; pass < 3; pass++) { /* a second pass continues; the third starts from a copy */
+        if (pass == 2) CALL(s, state_copy, kv, 1, 2);
+        if (pass == 2 && round % 2) CALL(s, state_clear, kv, 2);
+        CALL(s, begin, s->run, &in->batch, kv);
+        n += take(s, CALL(s, conv, s->run, 1, up(s, in->a + pass, in->t, channels), up(s, in->v, channels, taps)), out + n);
+        qn_tensor g = CALL(s, decay, s->run, up(s, in->b + pass, in->t, hv), up(s, in->v, 1, hv), up(s, in->v + 9, 1, hv));
+        n += take(s, g, out + n);
+        qn_tensor q = CALL(s, scale, s->run, up(s, in->a, in->t, hk * dk), 0.2f);
+        qn_tensor k = CALL(s, scale, s->run, up(s, in->b, in->t, hk * dk), 0.2f);
+        qn_tensor beta = CALL(s, act, s->run, up(s, in->a, in->t, hv), QN_SIGMOID);
+        n += take(s, CALL(s, delta, s->run, 1, q, k, up(s, in->c + pass, in->t, hv * dv), g, beta), out + n);
+        finish(s);
+    }
+    CALL(s, kv_free, kv);
+    return n;
+}
+
+/* ---- comparing ---- */
+
+typedef struct test_case {
+    const char *name;
+    size_t (*run)(const side *s, const inputs *in, int round, float *out);
+    double tolerance; /* of the largest magnitude of the result */
+} test_case;
+
+/* Products: activations of 16 bits lose 2^-16 of a group's largest; the rest is float32 rounding. */
+static const test_case cases[] = {
+    {"elementwise", elementwise, 2e-6}, {"norms", norms, 2e-6},         {"rotation", rotation, 4e-6},
+    {"attention", attention, 4e-6},     {"routing", routing, 2e-6},     {"recurrence", recurrence, 1e-5},
+    {"products", products, 6e-5},       {"experts", expert_products, 6e-5},
+};
+
+enum { MAX_OUT = 12 * MAX_T * MAX_COLS };
+
+static void compare(const test_case *c, const char *label, int round, const float *a, const float *b, size_t n)
+{
+    double largest = 1e-30, worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(a[i]) || isnan(b[i])) fail_msg("%s, %s, round %d: NaN at %zu", c->name, label, round, i);
+        largest = fmax(largest, fabs((double)b[i]));
+        worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
+    }
+    if (worst > c->tolerance * largest)
+        fail_msg("%s, %s, round %d: off by %g of %g", c->name, label, round, worst, largest);
+}
+
+static void open_side(side *s, const char *name, const char *isa)
+{
+    qn_device_opts opts = {.name = name, .isa = isa, .n_threads = 2};
+    *s = (side){0};
+    err = (qn_err){0};
+    if (qn_device_open(&s->dev, &opts, &err)) return;
+    s->ops = s->dev->ops;
+    assert_int_equal(CALL(s, n_threads, s->dev), 2);
+    renew_run(s);
+}
+
+static void close_side(side *s)
+{
+    CALL(s, run_free, s->run);
+    CALL(s, close, s->dev);
+}
+
+static void run_case(const test_case *c, side *s, side *ref, const char *label)
+{
+    static float mine[MAX_OUT], theirs[MAX_OUT];
+    static inputs in;
+    static const uint32_t widths[] = {1, 16, 15, 17, 64, 255, 256, 257, 320};
+    for (int round = 0; round < ROUNDS; round++) {
+        draw(&in, round, round < 9 ? widths[round] : 1 + below(340));
+        qn_matrix m = {0};
+        bool matrix = c->run == products || c->run == expert_products;
+        if (matrix) {
+            const form *f = &forms[below(N_FORMS)];
+            uint32_t group = f->spec.group_size ? f->spec.group_size : 1;
+            m = matrix_new(f, c->run == products ? 1 : 5, 40 + below(60), group * (1 + below(200 / group + 1)));
+            the_matrix = &m;
+        }
+        size_t n = c->run(s, &in, round, mine);
+        assert_true(n > 0 && n <= MAX_OUT);
+        assert_int_equal(c->run(ref, &in, round, theirs), n);
+        compare(c, label, round, mine, theirs, n);
+        if (!matrix) continue;
+        close_side(s); /* devices keep pointers into the matrix until they are closed */
+        close_side(ref);
+        matrix_free(&m);
+        open_side(s, "cpu", label);
+        open_side(ref, "ref", NULL);
+    }
+}
+
+static void agrees_with_ref(const char *isa)
+{
+    side cpu, ref;
+    open_side(&cpu, "cpu", isa);
+    if (!cpu.dev) {
+        assert_int_equal(err.code, QN_UNSUPPORTED);
+        print_message("%s is not usable here\n", isa);
+        return;
+    }
+    open_side(&ref, "ref", NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i], &cpu, &ref, isa);
+    close_side(&cpu);
+    close_side(&ref);
+}
+
+static void portable_agrees_with_ref(void **state) { (void)state; agrees_with_ref("portable"); }
+static void avx2_agrees_with_ref(void **state) { (void)state; agrees_with_ref("avx2"); }
+static void avx512_agrees_with_ref(void **state) { (void)state; agrees_with_ref("avx512"); }
+
+static void every_slot_has_a_case(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_SLOTS; i++)
+        if (!called[i]) fail_msg("slot %zu of qn_ops has no case", i);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(portable_agrees_with_ref),
+        cmocka_unit_test(avx2_agrees_with_ref),
+        cmocka_unit_test(avx512_agrees_with_ref),
+        cmocka_unit_test(every_slot_has_a_case),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
