@@ -9,6 +9,8 @@ typedef struct pool {
     uint32_t total, n_free;
     uint32_t *stack; /* [total] free block numbers, the next one last */
     uint32_t *ref;   /* [total] owners of each block */
+    bool *cached;    /* [total] the prefix tree is one of them */
+    uint32_t n_cached; /* blocks whose only owner it is */
     size_t bytes;    /* of one block */
 } pool;
 
@@ -25,7 +27,8 @@ static bool pool_init(pool *p, uint32_t total)
     p->total = p->n_free = total;
     p->stack = malloc((total ? total : 1) * sizeof *p->stack);
     p->ref = calloc(total ? total : 1, sizeof *p->ref);
-    if (!p->stack || !p->ref) return false;
+    p->cached = calloc(total ? total : 1, sizeof *p->cached);
+    if (!p->stack || !p->ref || !p->cached) return false;
     for (uint32_t i = 0; i < total; i++) p->stack[i] = total - 1 - i;
     return true;
 }
@@ -58,6 +61,7 @@ void qn_blocks_free(qn_blocks *b)
     for (uint32_t g = 0; g < b->n_groups; g++) {
         free(b->pools[g].stack);
         free(b->pools[g].ref);
+        free(b->pools[g].cached);
     }
     if (b->kv) b->dev->ops->kv_free(b->kv);
     free(b);
@@ -87,9 +91,12 @@ bool qn_blocks_sound(const qn_blocks *b)
 {
     for (uint32_t g = 0; g < b->n_groups; g++) {
         const pool *p = &b->pools[g];
-        uint32_t held = 0;
-        for (uint32_t i = 0; i < p->total; i++) held += p->ref[i] > 0;
-        if (held + p->n_free != p->total) return false;
+        uint32_t held = 0, cached = 0;
+        for (uint32_t i = 0; i < p->total; i++) {
+            held += p->ref[i] > 0;
+            cached += p->cached[i] && p->ref[i] == 1;
+        }
+        if (held + p->n_free != p->total || cached != p->n_cached) return false;
         for (uint32_t i = 0; i < p->n_free; i++) {
             if (p->ref[p->stack[i]]) return false;
         }
@@ -106,10 +113,63 @@ static uint32_t take(pool *p)
     return id;
 }
 
+static void add_owner(pool *p, uint32_t id, bool cached)
+{
+    qn_check(p->ref[id] > 0 && !(cached && p->cached[id]));
+    if (p->cached[id] && p->ref[id] == 1) p->n_cached--;
+    p->ref[id]++;
+    if (cached) p->cached[id] = true;
+}
+
+static void drop_owner(pool *p, uint32_t id, bool cached)
+{
+    qn_check(p->ref[id] > 0 && !(cached && !p->cached[id]));
+    if (cached) {
+        if (p->ref[id] == 1) p->n_cached--;
+        p->cached[id] = false;
+    }
+    if (--p->ref[id] == 0) p->stack[p->n_free++] = id;
+    else if (p->cached[id] && p->ref[id] == 1) p->n_cached++;
+}
+
 static void drop(pool *p, uint32_t id)
 {
-    qn_check(p->ref[id] > 0);
-    if (--p->ref[id] == 0) p->stack[p->n_free++] = id;
+    drop_owner(p, id, false);
+}
+
+void qn_blocks_ref(qn_blocks *b, uint32_t group, uint32_t id, bool cached)
+{
+    add_owner(&b->pools[group], id, cached);
+}
+
+void qn_blocks_unref(qn_blocks *b, uint32_t group, uint32_t id, bool cached)
+{
+    drop_owner(&b->pools[group], id, cached);
+}
+
+uint32_t qn_blocks_cached(const qn_blocks *b, uint32_t group)
+{
+    return b->pools[group].n_cached;
+}
+
+bool qn_blocks_is_cached(const qn_blocks *b, uint32_t group, uint32_t id)
+{
+    return b->pools[group].cached[id] && b->pools[group].ref[id] == 1;
+}
+
+bool qn_blocks_slides(const qn_blocks *b, uint32_t group)
+{
+    return b->groups[group].rule == QN_KV_SLIDING;
+}
+
+uint32_t qn_blocks_tokens(const qn_blocks *b)
+{
+    return b->block_tokens;
+}
+
+uint32_t qn_blocks_groups(const qn_blocks *b)
+{
+    return b->n_groups;
 }
 
 /* ---- tables ---- */
@@ -158,12 +218,17 @@ static bool shared_tail(const qn_table *t, const qn_blocks *b, uint32_t g, uint3
     return b->pools[g].ref[t->ids[g][*entry]] > 1;
 }
 
+uint32_t qn_table_need(const qn_table *t, const qn_blocks *b, uint32_t group, uint32_t n_past, uint32_t n_new)
+{
+    uint32_t entry;
+    return missing(t, b, group, n_past + n_new) + shared_tail(t, b, group, n_past, &entry);
+}
+
 bool qn_table_extend(qn_table *t, qn_blocks *b, uint32_t n_past, uint32_t n_new)
 {
     uint32_t entry;
     for (uint32_t g = 0; g < b->n_groups; g++) {
-        uint32_t need = missing(t, b, g, n_past + n_new) + shared_tail(t, b, g, n_past, &entry);
-        if (need > b->pools[g].n_free) return false;
+        if (qn_table_need(t, b, g, n_past, n_new) > b->pools[g].n_free) return false;
     }
     for (uint32_t g = 0; g < b->n_groups; g++) {
         pool *p = &b->pools[g];
@@ -181,12 +246,17 @@ bool qn_table_extend(qn_table *t, qn_blocks *b, uint32_t n_past, uint32_t n_new)
     return true;
 }
 
+uint32_t qn_blocks_lowest(const qn_blocks *b, uint32_t group, uint32_t next_pos)
+{
+    if (b->groups[group].rule != QN_KV_SLIDING) return 0;
+    uint32_t keep = b->groups[group].window - 1 + b->block_tokens;
+    return next_pos > keep ? (next_pos - keep) / b->block_tokens : 0;
+}
+
 void qn_table_slide(qn_table *t, qn_blocks *b, uint32_t next_pos)
 {
     for (uint32_t g = 0; g < b->n_groups; g++) {
-        if (b->groups[g].rule != QN_KV_SLIDING) continue;
-        uint32_t keep = b->groups[g].window - 1 + b->block_tokens;
-        uint32_t lowest = next_pos > keep ? (next_pos - keep) / b->block_tokens : 0;
+        uint32_t lowest = qn_blocks_lowest(b, g, next_pos);
         uint32_t n = lowest > t->first[g] ? lowest - t->first[g] : 0;
         if (n > t->n[g]) n = t->n[g];
         if (!n) continue;

@@ -32,6 +32,27 @@ uint32_t qn_blocks_available(const qn_blocks *b, uint32_t group);
 uint32_t qn_blocks_total(const qn_blocks *b, uint32_t group);
 size_t qn_blocks_bytes(const qn_blocks *b, uint32_t group);
 
+/* One more owner of a block; `cached` marks the prefix tree's reference. Dropping the last one frees the block
+ * (no failure). */
+void qn_blocks_ref(qn_blocks *b, uint32_t group, uint32_t id, bool cached);
+void qn_blocks_unref(qn_blocks *b, uint32_t group, uint32_t id, bool cached);
+
+/* Blocks that only the prefix tree holds: they can be had by evicting (no failure). */
+uint32_t qn_blocks_cached(const qn_blocks *b, uint32_t group);
+
+/* True if only the prefix tree holds this block (no failure). */
+bool qn_blocks_is_cached(const qn_blocks *b, uint32_t group, uint32_t id);
+
+/* True if rows let old blocks of this group go: a sliding window (no failure). */
+bool qn_blocks_slides(const qn_blocks *b, uint32_t group);
+
+/* Tokens of a block, and the groups (no failure). */
+uint32_t qn_blocks_tokens(const qn_blocks *b);
+uint32_t qn_blocks_groups(const qn_blocks *b);
+
+/* First block of a group that a row at position next_pos keeps: see qn_table_slide (no failure). */
+uint32_t qn_blocks_lowest(const qn_blocks *b, uint32_t group, uint32_t next_pos);
+
 /* Check the invariant; for tests and debug builds (no failure; returns false when broken). */
 bool qn_blocks_sound(const qn_blocks *b);
 
@@ -55,6 +76,9 @@ void qn_table_clear(qn_table *t, qn_blocks *b);
  * tail block first if it is shared. All or nothing over groups. Returns false when a pool is
  * exhausted; nothing has changed then (no other failure). */
 bool qn_table_extend(qn_table *t, qn_blocks *b, uint32_t n_past, uint32_t n_new);
+
+/* Free blocks of a group that qn_table_extend would take (no failure). */
+uint32_t qn_table_need(const qn_table *t, const qn_blocks *b, uint32_t group, uint32_t n_past, uint32_t n_new);
 
 /* Let go of blocks that no future query can see: for sliding groups, those wholly below
  * next_pos - (window-1) - block_tokens (one block of slack for rollback) (no failure). */

@@ -83,6 +83,13 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     qn_code rc = plan_pools(e, n_blocks, err);
     if (rc) return rc;
     if ((rc = qn_blocks_new(&e->blocks, e->model->dev, &e->kv, n_blocks, err))) return rc;
+    if (!e->o.no_prefix_cache && !e->kv.n_states) {
+        uint64_t each = 0;
+        for (uint32_t g = 0; g < e->kv.n_groups; g++) each += qn_blocks_bytes(e->blocks, g);
+        uint64_t most = e->o.prefix_bytes && each ? e->o.prefix_bytes / each + 1 : 0;
+        rc = qn_prefix_new(&e->prefix, e->blocks, most < UINT32_MAX ? (uint32_t)most : 0, err);
+        if (rc) return rc;
+    }
     size_t tokens = (size_t)e->o.step_tokens + e->o.max_rows, rows = e->o.max_rows;
     qn_run_limits limits = {
         .max_tokens = (uint32_t)tokens, .max_items = (uint32_t)rows, .max_out = (uint32_t)rows,
@@ -107,6 +114,12 @@ static qn_code allocate(qn_engine *e, qn_err *err)
 void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
 {
     g->state = QN_ROW_DONE;
+    if (e->prefix) {
+        if (finish != QN_FINISH_ERROR) {
+            qn_prefix_publish(e->prefix, g->tokens, g->computed, true, &g->table, &g->place);
+        }
+        qn_prefix_leave(e->prefix, &g->place);
+    }
     qn_table_release(&g->table, e->blocks);
     double now = qn_now_ms(), admit = g->admit_ms ? g->admit_ms : now, first = g->first_ms ? g->first_ms : now;
     g->stats.queue_ms = admit - g->submit_ms;
@@ -181,6 +194,7 @@ static void advance(qn_engine *e)
         qn_gen *g = p->item_gen[i];
         bool prompt = g->computed < g->n_prompt && g->n_generated == 0;
         g->computed += g->n_planned;
+        if (e->prefix) qn_prefix_publish(e->prefix, g->tokens, g->computed, false, &g->table, &g->place);
         qn_table_slide(&g->table, e->blocks, g->computed);
         if (!prompt) continue;
         uint32_t done = g->computed < g->n_prompt ? g->computed : g->n_prompt;
@@ -206,12 +220,15 @@ static void fail_batch(qn_engine *e, const qn_err *why)
 
 static void count_kv(qn_engine *e)
 {
-    uint64_t used = 0;
+    uint64_t used = 0, cached = 0;
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
-        uint64_t n = qn_blocks_total(e->blocks, g) - qn_blocks_available(e->blocks, g);
+        uint64_t n_cached = qn_blocks_cached(e->blocks, g);
+        uint64_t n = qn_blocks_total(e->blocks, g) - qn_blocks_available(e->blocks, g) - n_cached;
         used += n * qn_blocks_bytes(e->blocks, g);
+        cached += n_cached * qn_blocks_bytes(e->blocks, g);
     }
     atomic_store(&e->kv_used, used);
+    atomic_store(&e->kv_cached, cached);
 }
 
 /* One step: forward, sample, commit. */
@@ -336,6 +353,7 @@ void qn_engine_free(qn_engine *e)
         pthread_join(e->thread, NULL);
     }
     if (e->run) e->model->dev->ops->run_free(e->run);
+    qn_prefix_free(e->prefix);
     qn_blocks_free(e->blocks);
     free(e->plan.ids);
     free(e->plan.pos);
@@ -416,7 +434,7 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
     *out = (qn_engine_stats){
         .active_rows = e->n_rows, .waiting_rows = e->n_queue, .submitted = e->submitted, .finished = e->finished,
         .prompt_tokens = e->prompt_tokens, .generated_tokens = e->generated_tokens, .steps = e->steps,
-        .preemptions = e->preemptions,
+        .preemptions = e->preemptions, .cached_tokens = e->cached_tokens, .kv_bytes_cached = e->kv_cached,
         .kv_bytes_used = e->kv_used, .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev),
     };
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {

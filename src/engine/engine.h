@@ -33,6 +33,8 @@ typedef struct qn_engine_opts {
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
     uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
     uint32_t max_positions; /* longest prompt + reply; 0: the model's own */
+    bool no_prefix_cache;   /* do not reuse KV of earlier prompts and replies */
+    uint64_t prefix_bytes;  /* most bytes of cached KV; 0: whatever running rows leave */
 } qn_engine_opts;
 
 typedef struct qn_request {
@@ -106,7 +108,9 @@ void qn_gen_free(qn_gen *g);
 typedef struct qn_engine_stats {
     uint32_t active_rows, waiting_rows;
     uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions;
-    uint64_t kv_bytes_used, kv_bytes_total, weights_bytes;
+    uint64_t cached_tokens; /* prompt tokens taken from the prefix cache */
+    uint64_t kv_bytes_used; /* by running rows */
+    uint64_t kv_bytes_cached, kv_bytes_total, weights_bytes;
 } qn_engine_stats;
 
 /* A snapshot of the counters (no failure). */

@@ -11,7 +11,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#include "cache/blocks.h"
+#include "cache/prefix.h"
 #include "engine/engine.h"
 
 enum { QN_RING = 256 }; /* events; a power of two */
@@ -43,9 +43,11 @@ struct qn_gen {
     bool ignore_eos;
     qn_sampler *sampler;
     qn_table table;
+    qn_prefix_place place;        /* in the prefix tree; while running */
     uint32_t state_slot;          /* of recurrent layers; while running */
     uint32_t n_planned;           /* tokens of this row in the step being run */
     uint64_t order;               /* admission number: the highest is preempted first */
+    bool was_admitted;            /* before a preemption, perhaps */
     double submit_ms, admit_ms, first_ms, last_ms;
     qn_gen_stats stats;
 };

@@ -25,6 +25,7 @@ struct qn_engine {
     qn_engine_opts o;    /* defaults filled in */
     qn_kv_spec kv;       /* the model's, with the block size */
     qn_blocks *blocks;
+    qn_prefix *prefix;   /* NULL: off, or the model has recurrent layers */
     qn_run *run;
     pthread_t thread;
     bool has_thread;
@@ -42,7 +43,7 @@ struct qn_engine {
     uint64_t n_admitted;
     qn_plan plan;
 
-    _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions, kv_used;
+    _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions, cached_tokens, kv_used, kv_cached;
 };
 
 /* Make the engine thread look at its inbox, flags and rows. Any thread (no failure). */

@@ -19,7 +19,7 @@ static bool fits(const qn_engine *e, const qn_gen *g)
         uint32_t need = qn_blocks_need(e->blocks, k, g->len + reply, e->o.step_tokens);
         uint32_t most = qn_blocks_total(e->blocks, k);
         if (need > most) need = most; /* submit made sure that the row fits alone */
-        if (need > qn_blocks_available(e->blocks, k)) return false;
+        if (need > qn_blocks_available(e->blocks, k) + qn_blocks_cached(e->blocks, k)) return false;
     }
     return true;
 }
@@ -38,6 +38,17 @@ static void take_state(qn_engine *e, qn_gen *g)
     e->model->dev->ops->state_clear(qn_blocks_kv(e->blocks), slot);
 }
 
+/* Start from the longest known prefix; the last token is always computed, since its logits are needed. */
+static void take_prefix(qn_engine *e, qn_gen *g)
+{
+    if (!e->prefix) return;
+    g->computed = qn_prefix_take(e->prefix, g->tokens, g->len - 1, &g->table, &g->place);
+    if (g->was_admitted) return; /* back after a preemption: counted before */
+    g->was_admitted = true;
+    g->stats.cached_tokens = g->computed;
+    atomic_fetch_add(&e->cached_tokens, g->computed);
+}
+
 void qn_engine_admit(qn_engine *e)
 {
     while (e->queue && e->n_rows < e->o.max_rows && (e->n_rows == 0 || fits(e, e->queue))) {
@@ -50,6 +61,7 @@ void qn_engine_admit(qn_engine *e)
         g->order = e->n_admitted++;
         if (g->admit_ms == 0) g->admit_ms = qn_now_ms();
         take_state(e, g);
+        take_prefix(e, g);
         e->rows[e->n_rows] = g;
         atomic_fetch_add(&e->n_rows, 1);
     }
@@ -62,6 +74,7 @@ static bool preempt_after(qn_engine *e, const qn_gen *keep)
     uint32_t last = e->n_rows - 1;
     qn_gen *g = e->rows[last];
     if (g == keep) return false;
+    if (e->prefix) qn_prefix_leave(e->prefix, &g->place);
     qn_table_clear(&g->table, e->blocks);
     atomic_fetch_add(&e->preemptions, 1);
     g->computed = 0;
@@ -89,11 +102,21 @@ static bool runnable(qn_gen *g)
     return qn_gen_room(g, 2) && atomic_exchange(&g->paused, false);
 }
 
-/* Reserve blocks for n tokens of row g, preempting younger rows if needed. */
+/* Evict cached blocks until n more tokens of row g fit. */
+static void make_room(qn_engine *e, const qn_gen *g, uint32_t n)
+{
+    for (uint32_t k = 0; e->prefix && k < e->kv.n_groups; k++) {
+        qn_prefix_make_room(e->prefix, k, qn_table_need(&g->table, e->blocks, k, g->computed, n));
+    }
+}
+
+/* Reserve blocks for n tokens of row g, evicting cached ones and preempting younger rows if needed. */
 static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
 {
+    make_room(e, g, n);
     while (!qn_table_extend(&g->table, e->blocks, g->computed, n)) {
         if (!preempt_after(e, g)) return false;
+        make_room(e, g, n);
     }
     g->n_planned = n;
     return true;

@@ -35,6 +35,9 @@ static void make(request *q, uint32_t n_prompt, uint32_t max_tokens)
 {
     *q = (request){.n_prompt = n_prompt, .max_tokens = max_tokens};
     for (uint32_t i = 0; i < n_prompt; i++) q->prompt[i] = rng(QN_FAKE_VOCAB);
+    /* Half of the prompts start like others, for the prefix cache. */
+    uint32_t same = rng(2) ? rng(n_prompt + 1) : 0;
+    for (uint32_t i = 0; i < same; i++) q->prompt[i] = i * 7 % QN_FAKE_VOCAB;
 }
 
 static void submit(qn_engine *e, request *q)
@@ -248,6 +251,67 @@ static void test_slow_reader(void **state)
     stop(e, m);
 }
 
+/* A shared prefix is computed once: the work is one prefix and the tails, to the token. */
+static void test_shared_prefix(void **state)
+{
+    (void)state;
+    enum { PREFIX = 403, N = 8 };
+    for (uint32_t window = 0; window <= 40; window += 40) {
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window});
+        qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .step_tokens = 64});
+        static request q[N];
+        uint64_t want = 0;
+        for (uint32_t k = 0; k < N; k++) {
+            make(&q[k], PREFIX + 10 + k, 30);
+            for (uint32_t i = 0; i < PREFIX; i++) q[k].prompt[i] = i * 13 % QN_FAKE_VOCAB;
+            q[k].prompt[PREFIX] = 900 + k; /* differ right after the prefix */
+            submit(e, &q[k]);
+            finish(&q[k]);
+            verify(m, &q[k]);
+            assert_int_equal(q[k].stats.cached_tokens, k ? PREFIX : 0);
+            want += q[k].n_prompt - q[k].stats.cached_tokens;
+        }
+        qn_engine_stats s;
+        qn_engine_stats_get(e, &s);
+        assert_int_equal(s.prompt_tokens, want);
+        assert_int_equal(s.cached_tokens, (N - 1) * PREFIX);
+        /* The next turn of a conversation starts from everything but the last token of the turn before. */
+        request *a = &q[0], b;
+        make(&b, a->n_prompt + a->n_tokens + 5, 5);
+        memcpy(b.prompt, a->prompt, a->n_prompt * sizeof *b.prompt);
+        memcpy(b.prompt + a->n_prompt, a->tokens, a->n_tokens * sizeof *b.prompt);
+        submit(e, &b);
+        finish(&b);
+        verify(m, &b);
+        assert_int_equal(b.stats.cached_tokens, a->n_prompt + a->n_tokens - 1);
+        /* The same prompt again: all but its last token, whose logits are needed. */
+        make(&b, a->n_prompt, 5);
+        memcpy(b.prompt, a->prompt, a->n_prompt * sizeof *b.prompt);
+        submit(e, &b);
+        finish(&b);
+        assert_int_equal(b.stats.cached_tokens, a->n_prompt - 1);
+        wait_idle(e);
+        stop(e, m);
+    }
+}
+
+static void test_prefix_off(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine *e = start(m, &(qn_engine_opts){.no_prefix_cache = true});
+    request q;
+    make(&q, 100, 5);
+    for (int k = 0; k < 2; k++) {
+        q.n_tokens = 0;
+        q.done = false;
+        submit(e, &q);
+        finish(&q);
+        assert_int_equal(q.stats.cached_tokens, 0);
+    }
+    stop(e, m);
+}
+
 static void free_early(qn_engine *e, request *q)
 {
     submit(e, q);
@@ -314,6 +378,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one), cmocka_unit_test(test_eos), cmocka_unit_test(test_no_tokens_wanted),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_queue_full), cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_prefix_off),
         cmocka_unit_test(test_traces), cmocka_unit_test(test_traces_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
