@@ -7,6 +7,8 @@
 #include "text/jinja_run.h"
 #include "text/template.h"
 
+enum { MAX_TREE_BYTES = 512 << 20 };
+
 struct qn_template {
     qn_jtree tree;
     int64_t (*clock)(void *arg);
@@ -51,6 +53,7 @@ qn_code qn_template_compile(qn_template **out, const char *source, size_t size, 
     if (!t) return qn_err_set(err, QN_NOMEM, "template: out of memory");
     t->clock = system_clock;
     qn_template_set_limits(t, 0, 0);
+    t->tree.arena.limit_bytes = MAX_TREE_BYTES;
     t->tree.name = qn_arena_dup(&t->tree.arena, name, strlen(name));
     qn_code rc = QN_OK;
     if (!t->tree.name || !copy_source(&t->tree, source, size))

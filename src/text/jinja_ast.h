@@ -11,7 +11,8 @@
 
 enum {
     QN_J_MAX_NEST = 150,        /* nested expressions and blocks in the source */
-    QN_J_MAX_SOURCE = 16 << 20, /* bytes of a template */
+    QN_J_MAX_SOURCE = 2 << 20,  /* bytes of a template */
+    QN_J_MAX_NAMES = 2000,      /* variables of one scope, keywords of one call, blocks */
 };
 
 typedef enum qn_jop {
@@ -134,6 +135,10 @@ void qn_jtree_line(const qn_jtree *t, uint32_t line, const char **p, size_t *n);
 /* Record a compile error with the line and its text. Errors: this is one; QN_INVALID. */
 __attribute__((format(printf, 4, 5)))
 qn_code qn_jtree_error(const qn_jtree *t, uint32_t line, qn_err *err, const char *fmt, ...);
+
+/* The code of a failed allocation of the tree: QN_LIMIT if it is too large. Errors: QN_NOMEM else.
+ */
+qn_code qn_jtree_nomem(const qn_jtree *t, qn_err *err);
 
 /* Parse t->source into t->body. Errors: QN_INVALID (syntax, unknown filter or test), QN_LIMIT,
  * QN_NOMEM. */

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "text/jinja_filters.h"
 #include "text/jinja_loop.h"
 #include "text/jinja_run.h"
 
@@ -22,6 +23,27 @@ static qn_jval fail_operands(qn_jrun *run, const char *op, qn_jval a, qn_jval b)
 
 static qn_jval overflow(qn_jrun *run) { return qn_jfail(run, "an integer does not fit 64 bits"); }
 
+/* a followed by n bytes. A template that builds its prompt with `s = s ~ more` would copy it every
+ * time: the last text made here keeps room behind it, and is extended in place if it is `a`. What
+ * others see of it does not change. */
+static qn_jval append(qn_jrun *run, const qn_jstr *a, const char *p, size_t n)
+{
+    enum { WORTH_ROOM = 1024 };
+    qn_jtail *t = &run->text_tail;
+    if (a->n && a->p + a->n == (char *)t->end && (size_t)((char *)t->limit - (char *)t->end) >= n) {
+        if (n) memcpy(t->end, p, n);
+        t->end = (char *)t->end + n;
+        return qn_jstr_borrow(run, a->p, a->n + n);
+    }
+    size_t room = a->n > WORTH_ROOM ? a->n : 0;
+    char *copy = run->failed ? NULL : qn_jtake(run, a->n + n + room + 1, 1);
+    if (!copy) return qn_jundef(NULL);
+    if (a->n) memcpy(copy, a->p, a->n);
+    if (n) memcpy(copy + a->n, p, n);
+    if (room) *t = (qn_jtail){copy + a->n + n, copy + a->n + n + room};
+    return qn_jstr_borrow(run, copy, a->n + n);
+}
+
 static qn_jval concat_strings(qn_jrun *run, qn_jval a, qn_jval b)
 {
     bool safe = a.safe || b.safe;
@@ -29,23 +51,35 @@ static qn_jval concat_strings(qn_jrun *run, qn_jval a, qn_jval b)
         a = qn_jescape(run, a);
         b = qn_jescape(run, b);
     }
-    char *p = run->failed ? NULL : qn_jtake(run, a.s->n + b.s->n + 1, 1);
-    if (!p) return qn_jundef(NULL);
-    memcpy(p, a.s->p, a.s->n);
-    memcpy(p + a.s->n, b.s->p, b.s->n);
-    qn_jval v = qn_jstr_borrow(run, p, a.s->n + b.s->n);
+    if (run->failed) return qn_jundef(NULL);
+    qn_jval v = append(run, a.s, b.s->p, b.s->n);
     v.safe = safe;
     return v;
 }
 
+/* The same for lists: `l = l + [x]`. */
 static qn_jval concat_lists(qn_jrun *run, qn_jval a, qn_jval b)
 {
-    qn_jval v = qn_jlist_new(run, a.type, a.list->n + b.list->n);
-    if (run->failed || !qn_jstep(run, (int64_t)(a.list->n + b.list->n))) return v;
-    if (a.list->n) memcpy(v.list->v, a.list->v, a.list->n * sizeof *v.list->v);
-    if (b.list->n) memcpy(v.list->v + a.list->n, b.list->v, b.list->n * sizeof *v.list->v);
-    v.list->n = a.list->n + b.list->n;
-    return v;
+    enum { WORTH_ROOM = 16 };
+    size_t na = a.list->n, nb = b.list->n;
+    qn_jtail *t = &run->list_tail;
+    qn_jval v = qn_jlist_new(run, a.type, 0);
+    if (run->failed) return v;
+    bool extend = na && a.list->v + na == (qn_jval *)t->end &&
+                  (size_t)((qn_jval *)t->limit - (qn_jval *)t->end) >= nb;
+    qn_jval *items = a.list->v;
+    if (!extend) {
+        size_t room = na > WORTH_ROOM ? na : 0;
+        items = qn_jstep(run, (int64_t)na) ? qn_jtake(run, na + nb + room, sizeof *items) : NULL;
+        if (!items) return qn_jundef(NULL);
+        if (na) memcpy(items, a.list->v, na * sizeof *items);
+        if (room) *t = (qn_jtail){items + na + nb, items + na + nb + room};
+    } else {
+        t->end = items + na + nb;
+    }
+    if (nb) memcpy(items + na, b.list->v, nb * sizeof *items);
+    *v.list = (qn_jlist){.v = items, .n = na + nb, .cap = na + nb};
+    return qn_jstep(run, (int64_t)nb) ? v : qn_jundef(NULL);
 }
 
 qn_jval qn_jadd(qn_jrun *run, qn_jval a, qn_jval b)
@@ -256,6 +290,7 @@ static qn_jval index_sequence(qn_jrun *run, qn_jval v, int64_t i)
     if (i < 0 || i >= (int64_t)n) return qn_jmissing();
     if (v.type == QN_J_RANGE) return qn_jint(v.range->start + i * v.range->step);
     if (v.type != QN_J_STR) return v.list->v[i];
+    if (n != v.s->n) qn_jstep(run, i / 256); /* finding the place is work */
     size_t at = qn_jstr_offset(v.s, (size_t)i), end = at + 1;
     while (end < v.s->n && ((unsigned char)v.s->p[end] & 0xC0) == 0x80) end++;
     qn_jval s = qn_jstr_borrow(run, v.s->p + at, end - at);
@@ -526,10 +561,13 @@ static qn_jval eval_compare(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 
 static qn_jval eval_concat(qn_jrun *run, qn_jframe *f, const qn_jnode *n)
 {
-    qn_buf b = {0};
-    for (size_t i = 0; i < n->list.n && !run->failed; i++)
-        qn_jput_str(run, &b, qn_jeval(run, f, n->list.v[i]));
-    return qn_jstr_take(run, &b);
+    qn_jval v = qn_jsoft_str(run, qn_jeval(run, f, n->list.v[0]));
+    for (size_t i = 1; i < n->list.n && !run->failed; i++) {
+        qn_jval more = qn_jsoft_str(run, qn_jeval(run, f, n->list.v[i]));
+        if (!run->failed) v = append(run, v.s, more.s->p, more.s->n);
+    }
+    v.safe = false;
+    return v;
 }
 
 static qn_jval eval_cond(qn_jrun *run, qn_jframe *f, const qn_jnode *n)

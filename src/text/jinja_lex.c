@@ -10,7 +10,7 @@
 #include "text/jinja_run.h"
 #include "text/jinja_text.h"
 
-enum { MAX_TOKENS = 4 << 20 };
+enum { MAX_TOKENS = 2 << 20 };
 
 typedef struct lexer {
     qn_jtree *t;
@@ -271,7 +271,7 @@ static void lex_string(lexer *x)
         k->n = b.len;
         k->p = b.failed ? NULL : qn_arena_dup(&x->t->arena, b.data ? b.data : "", b.len);
         qn_buf_release(&b);
-        if (!k->p) x->rc = qn_err_set(x->err, QN_NOMEM, "template: out of memory");
+        if (!k->p) x->rc = qn_jtree_nomem(x->t, x->err);
     }
     advance(x, i + 1);
 }
@@ -346,7 +346,7 @@ static void lex_number(lexer *x, size_t end, bool real)
     if (!k) return;
     char *text = qn_arena_take(&x->t->arena, end - x->at + 1, 1);
     if (!text) {
-        x->rc = qn_err_set(x->err, QN_NOMEM, "template: out of memory");
+        x->rc = qn_jtree_nomem(x->t, x->err);
         return;
     }
     size_t n = 0;
@@ -390,7 +390,7 @@ static void lex_operator(lexer *x)
         if (x->depth == x->balance_cap) {
             char *b = realloc(x->balance, x->balance_cap + 64);
             if (!b) {
-                x->rc = qn_err_set(x->err, QN_NOMEM, "template: out of memory");
+                x->rc = qn_jtree_nomem(x->t, x->err);
                 return;
             }
             x->balance = b;

@@ -51,7 +51,22 @@ bool qn_jnodes_add(qn_jtree *t, qn_jnodes *l, qn_jnode *n)
     return true;
 }
 
+qn_code qn_jtree_nomem(const qn_jtree *t, qn_err *err)
+{
+    if (t->arena.used_bytes > t->arena.limit_bytes / 2)
+        return qn_err_set(err, QN_LIMIT,
+                          "%s: the template is too large: it needs more than %zu MiB", t->name,
+                          t->arena.limit_bytes >> 20);
+    return qn_err_set(err, QN_NOMEM, "template: out of memory");
+}
+
 /* ---- helpers shared with the statements ---- */
+
+static qn_jnode *nomem(qn_jparser *p)
+{
+    if (!p->rc) p->rc = qn_jtree_nomem(p->t, p->err);
+    return NULL;
+}
 
 qn_jnode *qn_jp_fail(qn_jparser *p, const char *fmt, ...)
 {
@@ -68,7 +83,7 @@ qn_jnode *qn_jp_node(qn_jparser *p, qn_jkind kind, uint32_t line)
 {
     qn_jnode *n = p->rc ? NULL : qn_arena_take(&p->t->arena, 1, sizeof *n);
     if (!n) {
-        if (!p->rc) p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
+        nomem(p);
         return NULL;
     }
     n->kind = kind;
@@ -78,15 +93,14 @@ qn_jnode *qn_jp_node(qn_jparser *p, qn_jkind kind, uint32_t line)
 
 void qn_jp_add(qn_jparser *p, qn_jnodes *l, qn_jnode *n)
 {
-    if (!p->rc && !qn_jnodes_add(p->t, l, n))
-        p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
+    if (!p->rc && !qn_jnodes_add(p->t, l, n)) nomem(p);
 }
 
 const qn_jstr *qn_jp_str(qn_jparser *p, const char *text, size_t n)
 {
     qn_jstr *s = p->rc ? NULL : qn_arena_take(&p->t->arena, 1, sizeof *s);
     if (!s) {
-        if (!p->rc) p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
+        nomem(p);
         return NULL;
     }
     s->p = text;
@@ -196,7 +210,7 @@ static qn_jnode *parse_string(qn_jparser *p)
     if (count > 1) {
         char *joined = qn_arena_take(&p->t->arena, total + 1, 1);
         if (!joined) {
-            p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
+            nomem(p);
             return NULL;
         }
         size_t at = 0;
@@ -316,10 +330,14 @@ static void add_keyword(qn_jparser *p, qn_jargs *a)
     const qn_jtok *key = qn_jp_now(p);
     p->at += 2;
     size_t n = a->kw_values.n;
+    if (n == QN_J_MAX_NAMES) {
+        qn_jp_fail(p, "more than %d keyword arguments", QN_J_MAX_NAMES);
+        return;
+    }
     if ((n & (n - 1)) == 0) { /* grow at powers of two */
         const qn_jstr **names = qn_arena_take(&p->t->arena, n ? n * 2 : 1, sizeof *names);
         if (!names) {
-            p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
+            nomem(p);
             return;
         }
         if (n) memcpy(names, a->kw_names, n * sizeof *names);
@@ -338,7 +356,7 @@ qn_jargs *qn_jp_args(qn_jparser *p)
     if (!qn_jp_expect(p, QN_JT_LPAREN)) return NULL;
     qn_jargs *a = qn_arena_take(&p->t->arena, 1, sizeof *a);
     if (!a) {
-        p->rc = qn_err_set(p->err, QN_NOMEM, "template: out of memory");
+        nomem(p);
         return NULL;
     }
     bool comma = false, ok = true;
@@ -433,7 +451,7 @@ static qn_jnode *parse_test(qn_jparser *p, qn_jnode *of)
                !qn_jp_is_name(p, "else") && !qn_jp_is_name(p, "or") && !qn_jp_is_name(p, "and")) {
         if (qn_jp_is_name(p, "is")) return qn_jp_fail(p, "tests cannot be chained with 'is'");
         n->args = qn_arena_take(&p->t->arena, 1, sizeof *n->args);
-        if (!n->args) return qn_jp_fail(p, "out of memory");
+        if (!n->args) return nomem(p);
         qn_jp_add(p, &n->args->pos, parse_postfix(p, qn_jp_primary(p, false)));
     }
     if (!negated) return n;
@@ -556,11 +574,14 @@ static qn_jnode *parse_compare(qn_jparser *p)
             if (!n) return NULL;
             n->a = first;
         }
-        qn_jop *ops = qn_arena_take(&p->t->arena, n->list.n + 1, sizeof *ops);
-        if (!ops) return qn_jp_fail(p, "out of memory");
-        if (n->list.n) memcpy(ops, n->ops, n->list.n * sizeof *ops);
-        ops[n->list.n] = op;
-        n->ops = ops;
+        size_t count = n->list.n;
+        if ((count & (count - 1)) == 0) { /* grow at powers of two */
+            qn_jop *ops = qn_arena_take(&p->t->arena, count ? count * 2 : 1, sizeof *ops);
+            if (!ops) return nomem(p);
+            if (count) memcpy(ops, n->ops, count * sizeof *ops);
+            n->ops = ops;
+        }
+        n->ops[count] = op;
         qn_jp_add(p, &n->list, parse_sum(p));
     }
     return n ? n : first;

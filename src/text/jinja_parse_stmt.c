@@ -127,6 +127,7 @@ static void parse_signature(qn_jparser *p, qn_jnode *n)
             if (n->list.v[i]->name->n == name->name->n &&
                 memcmp(n->list.v[i]->name->p, name->name->p, name->name->n) == 0)
                 qn_jp_fail(p, "duplicate parameter '%.*s'", (int)name->name->n, name->name->p);
+        if (n->list.n == QN_J_MAX_NAMES) qn_jp_fail(p, "more than %d parameters", QN_J_MAX_NAMES);
         qn_jp_add(p, &n->list, name);
         qn_jnode *value = NULL;
         if (qn_jp_skip(p, QN_JT_ASSIGN)) {
@@ -205,6 +206,7 @@ static qn_jnode *parse_block(qn_jparser *p, uint32_t line)
             memcmp(p->blocks.v[i]->name->p, name->p, name->n) == 0)
             return qn_jp_fail(p, "block '%.*s' is defined twice", name->n > 60 ? 60 : (int)name->n,
                               name->p);
+    if (p->blocks.n == QN_J_MAX_NAMES) return qn_jp_fail(p, "more than %d blocks", QN_J_MAX_NAMES);
     qn_jp_add(p, &p->blocks, n);
     if (qn_jp_skip_name(p, "scoped") || qn_jp_skip_name(p, "required"))
         return qn_jp_fail(p, "not supported yet: scoped and required blocks");

@@ -27,8 +27,14 @@ struct qn_jframe {
     qn_jval slots[];
 };
 
+/* Room behind the last joined text or list. */
+typedef struct qn_jtail {
+    void *end, *limit;
+} qn_jtail;
+
 struct qn_jrun {
     qn_arena arena;
+    qn_jtail text_tail, list_tail;
     const qn_jtree *tree;
     qn_err *err;
     bool failed;

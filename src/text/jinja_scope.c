@@ -25,7 +25,7 @@ static void resolve(resolver *r, qn_jscope *s, qn_jnode *n, bool soft, bool top)
 
 static void out_of_memory(resolver *r)
 {
-    if (!r->rc) r->rc = qn_err_set(r->err, QN_NOMEM, "template: out of memory");
+    if (!r->rc) r->rc = qn_jtree_nomem(r->t, r->err);
 }
 
 static bool same(const qn_jstr *a, const qn_jstr *b)
@@ -57,6 +57,12 @@ static qn_jsymbol *entry(resolver *r, qn_jscope *s, const qn_jstr *name)
 {
     for (size_t i = 0; i < s->n; i++)
         if (same(s->sym[i].name, name)) return &s->sym[i];
+    if (s->n == QN_J_MAX_NAMES) {
+        if (!r->rc)
+            r->rc = qn_err_set(r->err, QN_LIMIT, "%s: more than %d variables in one scope",
+                               r->t->name, QN_J_MAX_NAMES);
+        return NULL;
+    }
     if (s->n == s->cap) {
         size_t cap = s->cap ? s->cap * 2 : 8;
         qn_jsymbol *sym = qn_arena_take(&r->t->arena, cap, sizeof *sym);

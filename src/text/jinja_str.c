@@ -69,11 +69,16 @@ static qn_jval s_capitalize(qn_jrun *run, qn_jval self, qn_jcall *c)
 {
     (void)c;
     if (self.s->n == 0) return self;
-    qn_buf b = {0};
+    qn_buf b = {0}, first = {0}, lower = {0};
     unsigned cp;
-    size_t k = qn_utf8_decode(self.s->p, self.s->n, &cp);
+    qn_utf8_decode(self.s->p, self.s->n, &cp);
     qn_jput_cp_case(&b, cp, QN_J_TITLE);
-    qn_jput_case(&b, self.s->p + k, self.s->n - k, QN_J_LOWER);
+    qn_jput_cp_case(&first, cp, QN_J_LOWER);
+    qn_jput_case(&lower, self.s->p, self.s->n, QN_J_LOWER);
+    if (qn_jbuf_ok(run, &first) && qn_jbuf_ok(run, &lower))
+        qn_buf_put(&b, lower.data + first.len, lower.len - first.len);
+    qn_buf_release(&first);
+    qn_buf_release(&lower);
     return take(run, self, &b);
 }
 

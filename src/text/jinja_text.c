@@ -163,17 +163,11 @@ static bool ignorable(unsigned cp)
            c == UTF8PROC_CATEGORY_LM || c == UTF8PROC_CATEGORY_SK;
 }
 
-/* A capital sigma at p[at] is final if a cased letter precedes it and none follows. */
-static bool final_sigma(const char *p, size_t n, size_t at, size_t width)
+/* No cased letter follows, apart from what does not count. */
+static bool word_ends(const char *p, size_t n)
 {
-    unsigned cp;
-    bool before = false;
-    for (size_t i = 0; i < at;) {
-        i += qn_utf8_decode(p + i, at - i, &cp);
-        if (!ignorable(cp)) before = cased(cp);
-    }
-    if (!before) return false;
-    for (size_t i = at + width; i < n;) {
+    for (size_t i = 0; i < n;) {
+        unsigned cp;
         i += qn_utf8_decode(p + i, n - i, &cp);
         if (!ignorable(cp)) return !cased(cp);
     }
@@ -182,15 +176,17 @@ static bool final_sigma(const char *p, size_t n, size_t at, size_t width)
 
 void qn_jput_case(qn_buf *b, const char *p, size_t n, qn_jcase to)
 {
-    bool in_word = false;
+    bool in_word = false, after_cased = false; /* after_cased: for the final sigma */
     for (size_t i = 0; i < n;) {
         unsigned cp;
         size_t k = qn_utf8_decode(p + i, n - i, &cp);
         qn_jcase how = to;
         if (to == QN_J_TITLE) how = in_word ? QN_J_LOWER : QN_J_TITLE;
         in_word = cased(cp);
-        if (how == QN_J_LOWER && cp == 0x3A3 && final_sigma(p, n, i, k)) qn_buf_put_utf8(b, 0x3C2);
+        bool sigma = cp == 0x3A3 && how == QN_J_LOWER && after_cased;
+        if (sigma && word_ends(p + i + k, n - i - k)) qn_buf_put_utf8(b, 0x3C2);
         else qn_jput_cp_case(b, cp, how);
+        if (!ignorable(cp)) after_cased = in_word;
         i += k;
     }
 }

@@ -10,7 +10,7 @@
 #include "core/file.h"
 #include "text/template_builders.h"
 
-enum { MAX_TEMPLATES = 32, MAX_NAME = 128, MAX_TEMPLATE_FILE = 16 << 20 };
+enum { MAX_TEMPLATES = 32, MAX_NAME = 128, MAX_TEMPLATE_FILE = 4 << 20 };
 
 typedef struct named {
     char *name, *source;

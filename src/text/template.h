@@ -25,7 +25,7 @@ typedef struct qn_chat_template qn_chat_template;
 
 /* Compile `size` bytes of source [size]. `name` is used in messages (borrowed for the call). On
  * failure *out is NULL.
- * Errors: QN_INVALID (syntax, with line and source line), QN_LIMIT (longer than 16 MiB), QN_NOMEM.
+ * Errors: QN_INVALID (syntax, with line and source line), QN_LIMIT (longer than 2 MiB), QN_NOMEM.
  */
 qn_code qn_template_compile(qn_template **out, const char *source, size_t size, const char *name,
                             qn_err *err);
@@ -37,8 +37,9 @@ qn_code qn_template_compile(qn_template **out, const char *source, size_t size, 
  * with line and source line; also the limits on depth, steps, output and memory), QN_NOMEM. */
 qn_code qn_template_render(const qn_template *t, const json_t *vars, qn_buf *out, qn_err *err);
 
-/* Limit the work of a render: evaluated nodes and walked items, bytes of values; 0 keeps the default
- * (50 million, 256 MiB). Call it before the template is shared between threads (no failure). */
+/* Limit the work of a render: evaluated nodes and walked items, bytes of values; 0 keeps the
+ * default (50 million, 256 MiB). Call it before the template is shared between threads (no
+ * failure). */
 void qn_template_set_limits(qn_template *t, int64_t steps, size_t memory_bytes);
 
 /* Replace the clock of strftime_now for this template: seconds since 1970; NULL: the system's. Call
