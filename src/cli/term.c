@@ -94,8 +94,7 @@ static void put_cut(FILE *f, const char *s, size_t room)
 void qn_progress_start(qn_progress *p, const char *label)
 {
     *p = (qn_progress){.label = label, .live = qn_is_terminal(stderr), .started_ns = qn_now_ns()};
-    p->drawn_ns = p->live ? 0 : p->started_ns;
-    qn_progress_update(p, -1, NULL);
+    p->drawn_ns = p->started_ns; /* a step that is over at once is not drawn */
 }
 
 void qn_progress_update(qn_progress *p, double fraction, const char *detail)
@@ -116,8 +115,8 @@ void qn_progress_update(qn_progress *p, double fraction, const char *detail)
 void qn_progress_end(qn_progress *p, bool good, const char *text)
 {
     const qn_style st = qn_style_of(stderr);
+    if (!p->shown) return;
     if (p->live) fputs("\r\033[2K", stderr);
-    if (good && !p->shown) return;
     const char *mark = good ? "+" : "x";
     if (qn_has_utf8()) mark = good ? "\xe2\x9c\x93" : "\xe2\x9c\x97";
     fprintf(stderr, "  %s%s%s %s\n", good ? st.good : st.bad, mark, st.reset, text ? text : p->label);

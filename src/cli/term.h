@@ -33,8 +33,8 @@ unsigned qn_columns(FILE *f);
 size_t qn_text_width(const char *s);
 
 /* A step with progress on stderr. On a terminal one line is redrawn at most ten times a second;
- * elsewhere a line is printed at most once a second. Nothing is drawn for a step that ends within
- * a second off a terminal. Zeroed before start. */
+ * elsewhere a line is printed at most once a second. Nothing is drawn for a step that ends before
+ * that. Zeroed before start. */
 typedef struct qn_progress {
     const char *label;   /* borrowed until end */
     bool live;           /* redraws one line */
@@ -48,8 +48,8 @@ void qn_progress_start(qn_progress *p, const char *label);
 /* Report progress: fraction 0..1, or negative if unknown; `detail` may be NULL (no failure). */
 void qn_progress_update(qn_progress *p, double fraction, const char *detail);
 
-/* End the step: writes a line with a tick or a cross and `text` (NULL: the label); off a terminal a
- * good end without anything shown is silent (no failure). */
+/* End the step: writes a line with a tick or a cross and `text` (NULL: the label), unless
+ * nothing was drawn before (no failure). */
 void qn_progress_end(qn_progress *p, bool good, const char *text);
 
 /* A box around n lines (no failure). */
