@@ -218,6 +218,11 @@ struct qn_ops {
     /* x [T, n] times one factor per row s [T, 1]. */
     qn_tensor (*mul_rows)(qn_run *r, qn_tensor x, qn_tensor s);
 
+    /* x in float32, and x in the number type of `like`, for the few places where a reference leaves its own type.
+     * A device that keeps activations in float32 gives x back. */
+    qn_tensor (*widen)(qn_run *r, qn_tensor x);
+    qn_tensor (*cast_like)(qn_run *r, qn_tensor x, qn_tensor like);
+
     /* Part `part` of every head of x, whose heads are n_parts runs of d columns each: [T, cols / n_parts]. */
     qn_tensor (*head_part)(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
 

@@ -78,7 +78,8 @@ static qn_tensor attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x
         .scale = m->d.attn_scale > 0 ? m->d.attn_scale : (float)pow(l->d->d_head, -0.5),
         .softcap = m->d.attn_softcap,
     };
-    qn_tensor h = r->ops->attend(r, y[0], &a);
+    qn_tensor h = r->ops->attend(r, m->d.attn_f32 ? r->ops->widen(r, y[0]) : y[0], &a);
+    if (m->d.attn_f32) h = r->ops->cast_like(r, h, y[2]);
     if (gate.addr) h = r->ops->mul(r, h, gate);
     return linear(r, h, &l->o);
 }
@@ -94,14 +95,18 @@ static qn_tensor gated_delta(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor
     const qn_linear *w[4] = {&l->g_qkv, &l->g_z, &l->g_b, &l->g_a};
     o->linear(r, 4, y, x, w);
     qn_tensor c = o->conv(r, i, y[0], l->g_conv), none = {0};
-    qn_tensor q = o->rms_norm(r, qn_cols(c, 0, n_k), none, g->d_k, 1e-6f);
-    qn_tensor k = o->rms_norm(r, qn_cols(c, n_k, n_k), none, g->d_k, 1e-6f);
-    q = o->scale(r, q, 1.0f / (float)g->d_k);
-    k = o->scale(r, k, (float)pow(g->d_k, -0.5));
+    /* An L2 norm written as an RMS norm: its eps of 1e-6 belongs to the sum of squares, not to their mean. */
+    double inv = pow(g->d_k, -0.5);
+    float eps = (float)(1e-6 * (inv * inv));
+    qn_tensor q = o->rms_norm(r, qn_cols(c, 0, n_k), none, g->d_k, eps);
+    qn_tensor k = o->rms_norm(r, qn_cols(c, n_k, n_k), none, g->d_k, eps);
+    q = o->scale(r, q, (float)(inv * inv));
+    k = o->scale(r, k, (float)inv);
     qn_tensor beta = o->act(r, y[2], QN_SIGMOID), decay = o->decay(r, y[3], l->g_a_log, l->g_dt_bias);
     qn_tensor h = o->delta(r, i, q, k, qn_cols(c, 2 * n_k, n_v), decay, beta);
-    h = o->rms_norm(r, h, l->g_norm, g->d_v, m->d.norm_eps);
-    return linear(r, o->glu(r, y[1], h, QN_SILU), &l->g_out);
+    qn_tensor n = o->rms_norm(r, h, l->g_norm, g->d_v, m->d.norm_eps);
+    n = o->glu(r, o->widen(r, y[1]), o->widen(r, n), QN_SILU);
+    return linear(r, o->cast_like(r, n, h), &l->g_out);
 }
 
 static qn_tensor mixer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)

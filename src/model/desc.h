@@ -84,6 +84,7 @@ typedef struct qn_desc {
     bool qkv_bias, o_bias, mlp_bias, head_bias;
     qn_mlp_kind mlp;
     qn_act act;
+    bool attn_f32;                      /* queries are widened to float32 for attention, its result cast back */
     bool attn_gate;                     /* q has a gate beside every head; attention is multiplied by its sigmoid */
     qn_moe moe;
     qn_gdn gdn;

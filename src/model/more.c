@@ -27,6 +27,7 @@ qn_code qn_phi_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
     if (rc || (rc = partial_dims(d, cfg, 0.4, &dims, err))) return rc;
     d->layout = QN_LAYOUT_PARALLEL;
+    d->attn_f32 = true;
     d->norm = QN_NORM_LAYER;
     d->mlp = QN_MLP_TWO;
     d->act = QN_GELU_TANH;

@@ -122,6 +122,8 @@ static size_t elementwise(const side *s, const inputs *in, int round, float *out
     qn_tensor x = CALL(s, scale, s->run, a, 1.0f);
     CALL(s, accumulate, s->run, &x, b);
     n += take(s, x, out + n);
+    n += take(s, CALL(s, widen, s->run, a), out + n);
+    n += take(s, CALL(s, cast_like, s->run, a, b), out + n);
     if (cols % 4 == 0) n += take(s, CALL(s, head_part, s->run, a, cols / 4, 1, 2), out + n);
     finish(s);
     return n;

@@ -94,14 +94,14 @@ typedef struct loaded {
     qn_model *model;
 } loaded;
 
-static void open_case(loaded *l, const char *label, const json_t *recipe)
+static void open_case(loaded *l, const char *label, const char *device, const json_t *recipe)
 {
     qn_err err = {0};
     strcpy(l->dir, "/tmp/quern-golden-XXXXXX");
     assert_non_null(mkdtemp(l->dir));
     if (qn_synth_write(recipe, l->dir, &err)) fail_msg("%s: %s", label, err.text);
     if (qn_folder_open(&l->folder, l->dir, false, &err)) fail_msg("%s: %s", label, err.text);
-    if (qn_device_open(&l->dev, &(qn_device_opts){.n_threads = 2}, &err)) fail_msg("%s: %s", label, err.text);
+    if (qn_device_open(&l->dev, &(qn_device_opts){.name = device, .n_threads = 2}, &err)) fail_msg("%s: %s", label, err.text);
     if (qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err)) fail_msg("%s: %s", label, err.text);
 }
 
@@ -150,7 +150,7 @@ static void check_case(const char *family, const json_t *c)
     memcpy(ids + n_prompt, greedy, (n_greedy - 1) * sizeof *ids);
     uint32_t n = n_prompt + n_greedy - 1;
     loaded l;
-    open_case(&l, label, json_object_get(c, "recipe"));
+    open_case(&l, label, "cpu", json_object_get(c, "recipe"));
     score(&l, ids, n, NULL, &whole);
     bool quantized = json_object_get(json_object_get(c, "recipe"), "quant") != NULL;
     double gate = !f32 ? 0 : quantized ? MAX_F32_QUANTIZED : MAX_F32;
@@ -169,6 +169,34 @@ static void check_case(const char *family, const json_t *c)
     close_case(&l);
 }
 
+/* The reference device: mlx-lm's bits, whole, chunked and token by token, and its tokens. */
+static void check_exact(const char *family, const json_t *c)
+{
+    char label[128];
+    snprintf(label, sizeof label, "%s %s on ref", family, json_string_value(json_object_get(c, "name")));
+    static float want[MAX_POS * MAX_VOCAB];
+    static logits got;
+    uint32_t ids[MAX_POS], n_prompt = read_ids(json_object_get(c, "ids"), ids);
+    uint32_t greedy[MAX_POS], n_greedy = read_ids(json_object_get(c, "greedy"), greedy);
+    base64(json_string_value(json_object_get(c, "logits")), (uint8_t *)want);
+    memcpy(ids + n_prompt, greedy, (n_greedy - 1) * sizeof *ids);
+    loaded l;
+    open_case(&l, label, "ref", json_object_get(c, "recipe"));
+    const uint32_t chunks[] = {7, 10};
+    const qn_score_opts how[] = {{0}, {.chunks = chunks, .n_chunks = 2, .block_tokens = 16}, {.max_chunk = 1}};
+    for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
+        score(&l, ids, n_prompt + n_greedy - 1, &how[k], &got);
+        uint32_t v = got.n_vocab, off = 0;
+        for (uint32_t i = 0; i < n_prompt * v; i++) off += got.v[i] != want[i];
+        if (off) fail_msg("%s: %u of %u logits differ (run %zu)", label, off, n_prompt * v, k);
+        for (uint32_t i = 0; i < n_greedy; i++) {
+            uint32_t id = argmax(got.v + (size_t)(n_prompt - 1 + i) * v, v);
+            if (id != greedy[i]) fail_msg("%s: greedy token %u is %u, mlx-lm has %u", label, i, id, greedy[i]);
+        }
+    }
+    close_case(&l);
+}
+
 static void check_file(const char *path)
 {
     json_error_t e;
@@ -178,6 +206,7 @@ static void check_file(const char *path)
     assert_true(json_array_size(json_object_get(data, "cases")) > 0);
     json_array_foreach(json_object_get(data, "cases"), i, c) {
         check_case(json_string_value(json_object_get(data, "family")), c);
+        check_exact(json_string_value(json_object_get(data, "family")), c);
     }
     json_decref(data);
 }

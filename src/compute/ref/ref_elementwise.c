@@ -181,6 +181,27 @@ qn_tensor qn_ref_mul_rows(qn_run *r, qn_tensor x, qn_tensor s)
     return j.y;
 }
 
+static void copy_values(const job *j, float *v, uint32_t n)
+{
+    (void)j;
+    (void)v;
+    (void)n; /* unary_rows rounds to the result's type */
+}
+
+static void copy_rows(const void *arg, uint32_t r0, uint32_t r1) { unary_rows(arg, r0, r1, copy_values); }
+
+static qn_tensor cast(qn_run *r, qn_tensor x, qn_dtype t)
+{
+    if (x.dtype == t) return x;
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    job j = {.ref = c->ref, .a = x, .y = qn_ref_take(c, x.rows, x.cols, t)};
+    qn_ref_rows(c, copy_rows, &j, x.rows, x.cols);
+    return j.y;
+}
+
+qn_tensor qn_ref_widen(qn_run *r, qn_tensor x) { return cast(r, x, QN_F32); }
+qn_tensor qn_ref_cast_like(qn_run *r, qn_tensor x, qn_tensor like) { return cast(r, x, like.dtype); }
+
 qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts)
 {
     qn_check(part < n_parts && x.cols % (d * n_parts) == 0);
