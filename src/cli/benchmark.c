@@ -269,10 +269,10 @@ static void print_json(const bench *b)
     for (size_t i = 0; i < b->n_tests; i++) json_array_append_new(tests, test_json(b, &b->tests[i]));
     const qn_model_info *info = &b->model->info;
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:f, s:I, s:f, s:o}", "engine",
-                          "quern", "version", QN_VERSION, "git", QN_GIT, "date", date, "model", b->id, "cpu", cpu, "isa", b->isa, "threads",
-                          (int)b->n_threads, "n_params", (json_int_t)info->n_params, "step_bytes",
-                          (json_int_t)info->step_bytes, "load_ms", b->load_ms, "peak_bytes", (json_int_t)b->peak_bytes,
-                          "read_bytes_s", b->read_bytes_s, "tests", tests);
+                          "quern", "version", QN_VERSION, "git", QN_GIT, "date", date, "model", b->id, "cpu", cpu,
+                          "isa", b->isa, "threads", (int)b->n_threads, "n_params", (json_int_t)info->n_params,
+                          "step_bytes", (json_int_t)info->step_bytes, "load_ms", b->load_ms, "peak_bytes",
+                          (json_int_t)b->peak_bytes, "read_bytes_s", b->read_bytes_s, "tests", tests);
     json_dumpf(j, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(8));
     putchar('\n');
     json_decref(j);
