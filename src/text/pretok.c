@@ -178,6 +178,23 @@ static qn_code parse_metaspace(qn_tokenizer *t, const json_t *o, qn_err *err)
     return QN_OK;
 }
 
+static qn_code parse_scripts(qn_tokenizer *t, const json_t *o, qn_err *err)
+{
+    (void)o;
+    (void)err;
+    add_stage(t, PRE_SCRIPTS);
+    return QN_OK;
+}
+
+static qn_code parse_fixed(qn_tokenizer *t, const json_t *o, qn_err *err)
+{
+    tok_pre *p = add_stage(t, PRE_FIXED);
+    qn_code rc = tok_json_u32(o, "pre_tokenizer", "length", 5, &p->length, err);
+    if (rc || p->length) return rc;
+    return qn_err_set(err, QN_FORMAT,
+                      "tokenizer.json: pre_tokenizer.length is 0, it must be 1 or more");
+}
+
 static const struct {
     const char *name;
     qn_code (*parse)(qn_tokenizer *t, const json_t *o, qn_err *err);
@@ -191,6 +208,8 @@ static const struct {
     {"BertPreTokenizer", parse_bert},
     {"CharDelimiterSplit", parse_char_delimiter},
     {"Metaspace", parse_metaspace},
+    {"UnicodeScripts", parse_scripts},
+    {"FixedLength", parse_fixed},
 };
 
 static qn_code add_pres(qn_tokenizer *t, const json_t *o, int depth, qn_err *err)
@@ -344,6 +363,42 @@ static void split_chars(const tok_pre *p, splitter *sp, tok_str s)
     if (done < s.n) part(sp, done, s.n, false);
 }
 
+/* Pieces start where the script changes; a space has the script of what is before it. Spaces at the
+ * very front start no piece and are lost, as with the oracle. */
+static void split_scripts(const char *text, tok_piece piece, tok_pieces *out)
+{
+    size_t start = piece.len;
+    unsigned last = QN_SCRIPT_ANY;
+    for (size_t i = 0; i < piece.len;) {
+        unsigned cp;
+        size_t k = qn_utf8_decode(text + piece.at + i, piece.len - i, &cp);
+        unsigned script = qn_uchar_script(cp);
+        if (script != QN_SCRIPT_ANY && script != last) {
+            if (i > start) tok_pieces_put(out, piece.at + start, i - start, piece.origin && !start);
+            start = i;
+            last = script;
+        }
+        i += k;
+    }
+    if (start < piece.len) {
+        tok_pieces_put(out, piece.at + start, piece.len - start, piece.origin && !start);
+    }
+}
+
+static void split_fixed(const char *text, tok_piece piece, uint32_t length, tok_pieces *out)
+{
+    size_t start = 0;
+    uint32_t n = 0;
+    for (size_t i = 0; i < piece.len;) {
+        unsigned cp;
+        i += qn_utf8_decode(text + piece.at + i, piece.len - i, &cp);
+        if (++n < length && i < piece.len) continue;
+        tok_pieces_put(out, piece.at + start, i - start, piece.origin && !start);
+        start = i;
+        n = 0;
+    }
+}
+
 static qn_code split_piece(const tok_pre *p, tok_scratch *sc, const char *text, tok_piece piece,
                            tok_pieces *out, qn_err *err)
 {
@@ -433,6 +488,10 @@ static qn_code run_stage(const tok_pre *p, tok_scratch *sc, size_t stage, const 
         for (size_t i = 0; i < in->n && !rc; i++) {
             rc = split_piece(p, sc, *text, in->v[i], out, err);
         }
+    } else if (p->kind == PRE_SCRIPTS) {
+        for (size_t i = 0; i < in->n; i++) split_scripts(*text, in->v[i], out);
+    } else if (p->kind == PRE_FIXED) {
+        for (size_t i = 0; i < in->n; i++) split_fixed(*text, in->v[i], p->length, out);
     } else {
         qn_buf *buf = &sc->pre[stage & 1];
         qn_buf_clear(buf);
@@ -462,7 +521,7 @@ qn_code tok_pre_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, bool ori
         next->n = 0;
         qn_code rc = run_stage(p, sc, n_rewrites, &s, cur, next, err);
         if (rc) return rc;
-        if (p->kind != PRE_SPLIT) n_rewrites++;
+        if (p->kind == PRE_BYTE_LEVEL || p->kind == PRE_METASPACE) n_rewrites++;
         tok_pieces *swap = cur;
         cur = next;
         next = swap;

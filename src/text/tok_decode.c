@@ -62,6 +62,16 @@ static qn_code parse_suffix(qn_tokenizer *t, const json_t *o, tok_dec *d, qn_err
     return rc;
 }
 
+static qn_code parse_ctc(qn_tokenizer *t, const json_t *o, tok_dec *d, qn_err *err)
+{
+    qn_code rc;
+    if ((rc = tok_json_str(t, o, "decoder", "pad_token", &d->pattern, err))) return rc;
+    if ((rc = tok_json_str(t, o, "decoder", "word_delimiter_token", &d->content, err))) return rc;
+    if (!d->pattern.s) d->pattern = (tok_str){"<pad>", 5};
+    if (!d->content.s) d->content = (tok_str){"|", 1};
+    return tok_json_bool(o, "decoder", "cleanup", true, &d->flag, err);
+}
+
 static const struct {
     const char *name;
     tok_dec_kind kind;
@@ -75,6 +85,7 @@ static const struct {
     {"Metaspace", DEC_METASPACE, parse_metaspace},
     {"WordPiece", DEC_WORDPIECE, parse_wordpiece},
     {"BPEDecoder", DEC_BPE_SUFFIX, parse_suffix},
+    {"CTC", DEC_CTC, parse_ctc},
 };
 
 static tok_dec *add_stage(qn_tokenizer *t, tok_dec_kind kind)
@@ -330,6 +341,27 @@ static void bpe_suffix(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str s
     st->count = 1;
 }
 
+/* Of a run of equal tokens one stays; pads go, word delimiters are spaces. */
+static void ctc(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str s)
+{
+    tok_dec_state *st = &r->states[stage];
+    if (st->count && st->hold.len == s.n && !memcmp(st->hold.data, s.s, s.n)) return;
+    qn_buf_clear(&st->hold);
+    qn_buf_put(&st->hold, s.s, s.n);
+    st->count = 1;
+    qn_buf b = {0};
+    put_replaced(&b, s, d->pattern, (tok_str){"", 0});
+    if (d->flag && b.len) {
+        qn_buf spaced = {0};
+        cleanup(&b);
+        put_replaced(&spaced, (tok_str){b.data, b.len}, d->content, (tok_str){" ", 1});
+        qn_buf_release(&b);
+        b = spaced;
+    }
+    if (b.len || b.failed) emit_buf(r, stage, &b);
+    qn_buf_release(&b);
+}
+
 static void rewrite(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str s)
 {
     qn_buf b = {0};
@@ -359,6 +391,7 @@ static void stage_token(tok_dec_run *r, size_t stage, const tok_dec *d, tok_str 
     case DEC_STRIP: strip_token(r, stage, d, s); return;
     case DEC_WORDPIECE: wordpiece(r, stage, d, s); return;
     case DEC_BPE_SUFFIX: bpe_suffix(r, stage, d, s, false); return;
+    case DEC_CTC: ctc(r, stage, d, s); return;
     case DEC_REPLACE:
     case DEC_METASPACE:
     case DEC_JOIN: rewrite(r, stage, d, s); return;

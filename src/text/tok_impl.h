@@ -131,6 +131,20 @@ typedef struct tok_norm {
     tok_charsmap map;         /* PRECOMPILED */
 } tok_norm;
 
+/* ---- character maps (tok_charsmap.c) ---- */
+
+/* Read a map of n bytes, copied to the arena. Errors: QN_FORMAT, QN_NOMEM. */
+qn_code tok_charsmap_read(qn_tokenizer *t, const void *data, size_t n, tok_charsmap *map,
+                          qn_err *err);
+/* The same from "precompiled_charsmap" of a Precompiled normalizer. */
+qn_code tok_charsmap_parse(qn_tokenizer *t, const json_t *o, tok_charsmap *map, qn_err *err);
+/* Append the mapped text, as the Precompiled normalizer does. */
+void tok_charsmap_run(const tok_charsmap *m, tok_str in, qn_buf *out);
+/* What the longest known prefix of s[0..n) becomes; returns its length, 0 if there is none. */
+size_t tok_charsmap_longest(const tok_charsmap *m, const char *s, size_t n, tok_str *out);
+/* Append the bytes of base64 text; false if it is not. */
+bool tok_base64(const char *s, size_t n, qn_buf *out);
+
 /* ---- pre-tokenizers (pretok.c) ---- */
 
 typedef enum tok_split_behavior {
@@ -139,6 +153,8 @@ typedef enum tok_split_behavior {
 
 typedef enum tok_pre_kind {
     PRE_SPLIT,      /* by re, scan, literal or char class */
+    PRE_SCRIPTS,    /* where the script changes */
+    PRE_FIXED,      /* every `length` characters */
     PRE_BYTE_LEVEL, /* prefix space; maps bytes to the alphabet unless `raw` */
     PRE_METASPACE
 } tok_pre_kind;
@@ -158,6 +174,7 @@ typedef struct tok_pre {
     tok_str replacement;     /* PRE_METASPACE */
     tok_prepend prepend;
     bool split;
+    uint32_t length;         /* PRE_FIXED */
 } tok_pre;
 
 /* ---- byte tries (tok_added.c) ---- */
@@ -228,16 +245,18 @@ typedef enum tok_dec_kind {
     DEC_METASPACE,
     DEC_WORDPIECE,
     DEC_BPE_SUFFIX,
+    DEC_CTC,
     DEC_JOIN
 } tok_dec_kind;
 
 typedef struct tok_dec {
     tok_dec_kind kind;
     tok_str pattern,
-        content; /* REPLACE; STRIP, METASPACE, WORDPIECE prefix, BPE suffix use pattern */
+        content; /* REPLACE; STRIP, METASPACE, WORDPIECE prefix, BPE suffix use pattern; CTC: the
+                    pad token and the word delimiter */
     tok_regex re;             /* REPLACE with a regex when re.code is set */
     uint32_t start, stop;     /* STRIP: characters at most */
-    bool flag;                /* METASPACE: drop the first token's marks; WORDPIECE: cleanup */
+    bool flag;                /* METASPACE: drop the first token's marks; WORDPIECE, CTC: cleanup */
     bool joined;              /* reads one long token in fragments: an earlier stage fused */
 } tok_dec;
 

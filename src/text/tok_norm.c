@@ -42,6 +42,11 @@ static qn_code parse_bert(qn_tokenizer *t, const json_t *o, tok_norm *n, qn_err 
     return tok_json_bool(o, "normalizer", "strip_accents", n->lowercase, &n->strip_accents, err);
 }
 
+static qn_code parse_precompiled(qn_tokenizer *t, const json_t *o, tok_norm *n, qn_err *err)
+{
+    return tok_charsmap_parse(t, o, &n->map, err);
+}
+
 static const struct {
     const char *name;
     tok_norm_kind kind;
@@ -58,6 +63,8 @@ static const struct {
     {"StripAccents", NORM_STRIP_ACCENTS, NULL},
     {"BertNormalizer", NORM_BERT, parse_bert},
     {"ByteLevel", NORM_BYTE_LEVEL, NULL},
+    {"Precompiled", NORM_PRECOMPILED, parse_precompiled},
+    {"Nmt", NORM_NMT, NULL},
 };
 
 static qn_code add_norms(qn_tokenizer *t, const json_t *o, int depth, qn_err *err);
@@ -393,6 +400,34 @@ static void map_chars(const tok_norm *n, tok_str in, qn_buf *out)
     }
 }
 
+/* What the Nmt normalizer drops: most control characters. */
+static bool nmt_drops(unsigned cp)
+{
+    return (cp >= 0x1 && cp <= 0x8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F ||
+           cp == 0x8F || cp == 0x9F;
+}
+
+/* What it takes for a space. */
+static bool nmt_is_space(unsigned cp)
+{
+    return cp == 0x9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 ||
+           (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+           cp == 0xFEFF || cp == 0xFFFD;
+}
+
+static void nmt(tok_str in, qn_buf *out)
+{
+    for (size_t i = 0; i < in.n;) {
+        unsigned cp;
+        i += qn_utf8_decode(in.s + i, in.n - i, &cp);
+        if (nmt_is_space(cp)) {
+            qn_buf_putc(out, ' ');
+        } else if (!nmt_drops(cp)) {
+            qn_buf_put_utf8(out, cp);
+        }
+    }
+}
+
 static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, bool *origin,
                        qn_err *err)
 {
@@ -409,10 +444,12 @@ static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *o
     case NORM_STRIP: strip(n, in, out, origin); return QN_OK;
     case NORM_BERT: return bert(n, in, out, err);
     case NORM_BYTE_LEVEL: tok_bytes_to_alphabet(in.s, in.n, out); return QN_OK;
+    case NORM_PRECOMPILED: tok_charsmap_run(&n->map, in, out); return QN_OK;
+    case NORM_NMT: nmt(in, out); return QN_OK;
     case NORM_LOWERCASE:
     case NORM_STRIP_ACCENTS: map_chars(n, in, out); return QN_OK;
-    default: QN_UNREACHABLE();
     }
+    QN_UNREACHABLE();
 }
 
 qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin,

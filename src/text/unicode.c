@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "text/unicode_data.inc"
+#include "text/unicode_scripts.inc"
 
 enum { BLOCK_SHIFT = 7, BLOCK_MASK = 127 };
 
@@ -66,6 +67,20 @@ bool qn_uchar_is_punct(unsigned cp)
     /* These two were punctuation then and are symbols now. */
     if (cp == 0x166D || cp == 0x111C9) return true;
     return qn_ucat_in(cp, QN_U_PUNCT) && !IN_RANGES(cp, late_punct);
+}
+
+unsigned qn_uchar_script(unsigned cp)
+{
+    size_t low = 0, high = sizeof script_runs / sizeof *script_runs; /* the last run from <= cp */
+    while (high - low > 1) {
+        size_t mid = (low + high) / 2;
+        if (script_runs[mid].first <= cp) {
+            low = mid;
+        } else {
+            high = mid;
+        }
+    }
+    return script_runs[low].script;
 }
 
 bool qn_uchar_is_late(unsigned cp)

@@ -81,6 +81,12 @@ bool qn_uchar_is_numeric(unsigned cp);
  * Unicode 8, which is what the oracle's crate knows (no failure). */
 bool qn_uchar_is_punct(unsigned cp);
 
+enum { QN_SCRIPT_ANY = 255 };
+
+/* The script of a code point as the UnicodeScripts splitter sees it, as a number that only tells
+ * scripts apart: Hiragana, Katakana and Han are one, a space is QN_SCRIPT_ANY (no failure). */
+unsigned qn_uchar_script(unsigned cp);
+
 /* True for characters that came after the Unicode version of the oracle's normal forms, which leave
  * them alone (no failure). */
 bool qn_uchar_is_late(unsigned cp);

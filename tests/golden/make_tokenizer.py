@@ -8,6 +8,7 @@ again with the same version of `tokenizers` reproduces the files.
 """
 import json
 import os
+import struct
 import sys
 
 import tokenizers
@@ -170,7 +171,52 @@ def clip():
                      decoders.BPEDecoder("</w>"))
 
 
-MAKERS = [smollm, llama3, qwen2, gpt2_prefix, llama2, gemma, metaspace, wordpiece, clip]
+def double_array(mapping):
+    """A SentencePiece character map as bytes: see src/text/tok_charsmap.c for the layout."""
+    out, root = b"", {}
+    for key, value in mapping.items():
+        node = root
+        for byte in key.encode():
+            node = node.setdefault(byte, {})
+        node[0] = len(out)
+        out += value.encode() + b"\0"
+    units = [0] * 1024
+    used = {0}
+
+    def place(node, pos, label):
+        base = next(b for b in range(1, len(units)) if not used & {b ^ c for c in node})
+        used.update(base ^ c for c in node)
+        units[pos] = label | (pos ^ base) << 10 | (0 in node) << 8
+        for c, child in node.items():
+            if c:
+                place(child, base ^ c, c)
+            else:
+                units[base] = child | 1 << 31
+
+    place(root, 0, 0)
+    return struct.pack("<I1024I", 4096, *units) + out
+
+
+def charsmap():
+    """Precompiled: shortest match in short clusters, else each character."""
+    rules = {"\uff21": "A", "\ufb01": "fi", "e\u0301": "\u00e9", "o": "0", "\r": " ", "\u3000": " ", "\u00bd": "1/2",
+             "\u30a2": "\u3042", "\u0600": "", "\u200b": "", "a\u0323\u0308": "long", "\u0928": "n"}
+    rows = [("<unk>", 0.0)] + [("<0x%02X>" % b, -20.0) for b in range(256)]
+    rows += [(s, -1.0 - 0.0625 * i) for i, (s, _) in enumerate(counted(4, 300, "\u2581"))]
+    return assembled(models.Unigram(rows, 0, True),
+                     normalizers.Sequence([normalizers.Precompiled(double_array(rules)), normalizers.Lowercase()]),
+                     pre_tokenizers.Metaspace(prepend_scheme="always"),
+                     decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="always")]))
+
+
+def scripts():
+    vocab = {s: i for i, s in enumerate(["<unk>", "|", "<pad>"] + [s for s, _ in counted(3, 300)])}
+    return assembled(models.WordLevel(vocab, unk_token="<unk>"), normalizers.Nmt(),
+                     pre_tokenizers.Sequence([pre_tokenizers.UnicodeScripts(), pre_tokenizers.FixedLength(3)]),
+                     decoders.CTC())
+
+
+MAKERS = [smollm, llama3, qwen2, gpt2_prefix, llama2, gemma, metaspace, wordpiece, clip, charsmap, scripts]
 
 
 def golden(t):

@@ -47,7 +47,8 @@ static void check_ids(const char *name, const json_t *row, const char *key, cons
     const json_t *want = json_object_get(row, key);
     const char *text = json_string_value(json_object_get(row, "text"));
     if (json_array_size(want) != got->len) {
-        fail_msg("%s: %s of \"%s\": %zu ids, not %zu", name, key, text, got->len, json_array_size(want));
+        fail_msg("%s: %s of \"%s\": %zu ids, not %zu", name, key, text, got->len,
+                 json_array_size(want));
     }
     for (size_t i = 0; i < got->len; i++) {
         if (json_integer_value(json_array_get(want, i)) == got->data[i]) continue;
@@ -60,11 +61,13 @@ static void check_text(const char *name, const json_t *row, const char *key, con
     const json_t *want = json_object_get(row, key);
     size_t n = json_string_length(want);
     if (n == got->len && (!n || !memcmp(json_string_value(want), got->data, n))) return;
-    fail_msg("%s: %s: \"%s\", not \"%s\"", name, key, got->data ? got->data : "", json_string_value(want));
+    fail_msg("%s: %s: \"%s\", not \"%s\"", name, key, got->data ? got->data : "",
+             json_string_value(want));
 }
 
 /* Every piece whole characters; joined, the decoded text. */
-static void check_stream(const qn_tokenizer *t, const char *name, const json_t *row, const qn_ids *ids)
+static void check_stream(const qn_tokenizer *t, const char *name, const json_t *row,
+                         const qn_ids *ids)
 {
     qn_err err = {0};
     qn_detok *d;
@@ -72,7 +75,8 @@ static void check_stream(const qn_tokenizer *t, const char *name, const json_t *
     assert_int_equal(qn_detok_new(&d, t, 0, &err), QN_OK);
     for (size_t i = 0; i <= ids->len; i++) {
         size_t before = all.len;
-        qn_code rc = i < ids->len ? qn_detok_push(d, ids->data[i], &all, &err) : qn_detok_finish(d, &all, &err);
+        qn_code rc = i < ids->len ? qn_detok_push(d, ids->data[i], &all, &err)
+                                  : qn_detok_finish(d, &all, &err);
         assert_int_equal(rc, QN_OK);
         if (all.len > before) assert_true(qn_utf8_valid(all.data + before, all.len - before));
     }
@@ -94,7 +98,8 @@ static void check_row(const qn_tokenizer *t, const char *name, const json_t *row
     qn_buf all = {0}, skipped = {0};
     qn_err err = {0};
     assert_int_equal(qn_tokenizer_decode(t, special.data, special.len, false, &all, &err), QN_OK);
-    assert_int_equal(qn_tokenizer_decode(t, special.data, special.len, true, &skipped, &err), QN_OK);
+    assert_int_equal(qn_tokenizer_decode(t, special.data, special.len, true, &skipped, &err),
+                     QN_OK);
     check_text(name, row, "decoded", &all);
     check_text(name, row, "skipped", &skipped);
     check_stream(t, name, row, &special);
@@ -108,14 +113,17 @@ static void check_row(const qn_tokenizer *t, const char *name, const json_t *row
 static void goldens(void **state)
 {
     (void)state;
-    static const char *const names[] = {"smollm", "llama3", "qwen2", "gpt2_prefix", "llama2", "gemma", "metaspace",
-                                        "wordpiece", "clip"};
+    static const char *const names[] = {"smollm", "llama3",    "qwen2",     "gpt2_prefix", "llama2",
+                                        "gemma",  "metaspace", "wordpiece", "clip",        "charsmap",
+                                        "scripts"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         qn_tokenizer *t = open_data(names[i]);
         json_t *g = load_golden(names[i]);
         const json_t *rows = json_object_get(g, "rows");
         assert_true(json_array_size(rows) > 20);
-        for (size_t j = 0; j < json_array_size(rows); j++) check_row(t, names[i], json_array_get(rows, j));
+        for (size_t j = 0; j < json_array_size(rows); j++) {
+            check_row(t, names[i], json_array_get(rows, j));
+        }
         json_decref(g);
         qn_tokenizer_close(t);
     }
@@ -150,8 +158,9 @@ static void token_bytes(void **state)
     static const struct {
         const char *file, *token, *bytes;
     } cases[] = {
-        {"smollm", "\xC4\xA0the", " the"}, {"smollm", "<|im_end|>", "<|im_end|>"}, {"llama2", "<0xE6>", "\xE6"},
-        {"llama2", "\xE2\x96\x81th", " th"}, {"wordpiece", "##e", "##e"},
+        {"smollm", "\xC4\xA0the", " the"}, {"smollm", "<|im_end|>", "<|im_end|>"},
+        {"llama2", "<0xE6>", "\xE6"},      {"llama2", "\xE2\x96\x81th", " th"},
+        {"wordpiece", "##e", "##e"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_tokenizer *t = open_data(cases[i].file);
@@ -165,14 +174,16 @@ static void token_bytes(void **state)
     }
 }
 
-static const char tiny[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]},"
-                           "\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true}]}";
+static const char tiny[] =
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]},"
+    "\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true}]}";
 
 static void config(void **state)
 {
     (void)state;
-    static const char cfg[] = "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"ab\"},\"unk_token\":null,"
-                              "\"model_max_length\":1000000000000000019884624838656}";
+    static const char cfg[] =
+        "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"ab\"},\"unk_token\":null,"
+        "\"model_max_length\":1000000000000000019884624838656}";
     qn_err err = {0};
     qn_tokenizer *t;
     assert_int_equal(qn_tokenizer_parse(&t, tiny, strlen(tiny), cfg, strlen(cfg), &err), QN_OK);
@@ -214,22 +225,33 @@ static void broken_files(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1}}}", "id -1", QN_LIMIT},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":99999999}}}", "99999999", QN_LIMIT},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", "model.merges", QN_FORMAT},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"ab\"]}}", "model.merges[0]", QN_FORMAT},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"z\"]]}}", "\"z\"", QN_FORMAT},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", "\"aa\"", QN_FORMAT},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"fuse_unk\":3}}", "model.fuse_unk", QN_FORMAT},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"ab\"]}}",
+         "model.merges[0]", QN_FORMAT},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"z\"]]}}", "\"z\"",
+         QN_FORMAT},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", "\"aa\"",
+         QN_FORMAT},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"fuse_unk\":3}}",
+         "model.fuse_unk", QN_FORMAT},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}", "model.vocab[0]", QN_FORMAT},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]],\"unk_id\":7}}", "model.unk_id", QN_FORMAT},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]],\"unk_id\":7}}", "model.unk_id",
+         QN_FORMAT},
         {"{" MODEL ",\"normalizer\":{\"type\":\"Bar\"}}", "normalizer \"Bar\"", QN_UNSUPPORTED},
         {"{" MODEL ",\"normalizer\":{}}", "normalizer.type", QN_FORMAT},
-        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Baz\"}}", "pre_tokenizer \"Baz\"", QN_UNSUPPORTED},
-        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}}",
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Baz\"}}", "pre_tokenizer \"Baz\"",
+         QN_UNSUPPORTED},
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},"
+                   "\"behavior\":\"Isolated\"}}",
          "does not compile", QN_FORMAT},
-        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"}}",
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},"
+                   "\"behavior\":\"Odd\"}}",
          "pre_tokenizer.behavior", QN_FORMAT},
-        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":3}}", "pre_tokenizer.pretokenizers", QN_FORMAT},
-        {"{" MODEL ",\"post_processor\":{\"type\":\"Qux\"}}", "post_processor \"Qux\"", QN_UNSUPPORTED},
-        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}}",
+        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":3}}",
+         "pre_tokenizer.pretokenizers", QN_FORMAT},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"Qux\"}}", "post_processor \"Qux\"",
+         QN_UNSUPPORTED},
+        {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
+                   "\"SpecialToken\":{\"id\":\"x\"}}]}}",
          "\"x\"", QN_FORMAT},
         {"{" MODEL ",\"decoder\":{\"type\":\"Quux\"}}", "decoder \"Quux\"", QN_UNSUPPORTED},
         {"{" MODEL ",\"added_tokens\":{}}", "added_tokens", QN_FORMAT},
@@ -240,7 +262,8 @@ static void broken_files(void **state)
         qn_tokenizer *t;
         qn_code rc = qn_tokenizer_parse(&t, cases[i].json, strlen(cases[i].json), NULL, 0, &err);
         if (rc != cases[i].code || !strstr(err.text, cases[i].says) || strchr(err.text, '\n')) {
-            fail_msg("%s: code %d, \"%s\" lacks \"%s\"", cases[i].json, rc, err.text, cases[i].says);
+            fail_msg("%s: code %d, \"%s\" lacks \"%s\"", cases[i].json, rc, err.text,
+                     cases[i].says);
         }
         assert_null(t);
     }
@@ -253,8 +276,14 @@ static void invalid_input(void **state)
     static const struct {
         const char *bad, *good;
     } cases[] = {
-        {"a\xFF" "b", "a\xEF\xBF\xBD" "b"}, {"\xE6\x97", "\xEF\xBF\xBD"}, {"\xF0\x9F\x98z", "\xEF\xBF\xBDz"},
-        {"\xC0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD"}, {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"a\xFF"
+         "b",
+         "a\xEF\xBF\xBD"
+         "b"},
+        {"\xE6\x97", "\xEF\xBF\xBD"},
+        {"\xF0\x9F\x98z", "\xEF\xBF\xBDz"},
+        {"\xC0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
     };
     qn_tokenizer *t = open_data("qwen2");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -309,7 +338,9 @@ static void stream_holds_back(void **state)
 static void stream_equals_batch(void **state)
 {
     (void)state;
-    static const char *const names[] = {"smollm", "llama2", "gemma", "metaspace", "wordpiece", "clip"};
+    static const char *const names[] = {"smollm",    "llama2",    "gemma",
+                                        "metaspace", "wordpiece", "clip",
+                                        "charsmap",  "scripts"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         qn_tokenizer *t = open_data(names[i]);
         uint32_t n = qn_tokenizer_n_vocab(t), seed = 1;
@@ -324,7 +355,9 @@ static void stream_equals_batch(void **state)
             }
             assert_int_equal(qn_tokenizer_decode(t, ids, 20, false, &a, &err), QN_OK);
             assert_int_equal(qn_detok_new(&d, t, 0, &err), QN_OK);
-            for (size_t j = 0; j < 20; j++) assert_int_equal(qn_detok_push(d, ids[j], &b, &err), QN_OK);
+            for (size_t j = 0; j < 20; j++) {
+                assert_int_equal(qn_detok_push(d, ids[j], &b, &err), QN_OK);
+            }
             assert_int_equal(qn_detok_finish(d, &b, &err), QN_OK);
             assert_int_equal(a.len, b.len);
             assert_memory_equal(a.data, b.data, a.len);
@@ -353,7 +386,9 @@ static void long_runs(void **state)
             qn_buf text = {0};
             qn_err err = {0};
             assert_int_equal(qn_tokenizer_decode(t, ids.data, ids.len, false, &text, &err), QN_OK);
-            if (i < 2 && units[u] != ' ' && (i == 0 || units[u] == 'a')) assert_int_equal(text.len, N);
+            if (i < 2 && units[u] != ' ' && (i == 0 || units[u] == 'a')) {
+                assert_int_equal(text.len, N);
+            }
             qn_buf_release(&text);
             qn_ids_release(&ids);
         }
@@ -392,9 +427,10 @@ static void categories(void **state)
         unsigned cp;
         qn_ucat cat;
     } cases[] = {
-        {'A', QN_LU}, {'a', QN_LL}, {0x1C5, QN_LT}, {0x2B0, QN_LM}, {0x4E00, QN_LO}, {0x301, QN_MN}, {0x93F, QN_MC},
-        {'5', QN_ND}, {0x2167, QN_NL}, {0xBD, QN_NO}, {'_', QN_PC}, {'+', QN_SM}, {0x1F600, QN_SO}, {' ', QN_ZS},
-        {'\n', QN_CC}, {0x200D, QN_CF}, {0xE000, QN_CO}, {0xD800, QN_CS}, {0x31350, QN_LO}, {0x110000, QN_CN},
+        {'A', QN_LU},    {'a', QN_LL},    {0x1C5, QN_LT},   {0x2B0, QN_LM},   {0x4E00, QN_LO},
+        {0x301, QN_MN},  {0x93F, QN_MC},  {'5', QN_ND},     {0x2167, QN_NL},  {0xBD, QN_NO},
+        {'_', QN_PC},    {'+', QN_SM},    {0x1F600, QN_SO}, {' ', QN_ZS},     {'\n', QN_CC},
+        {0x200D, QN_CF}, {0xE000, QN_CO}, {0xD800, QN_CS},  {0x31350, QN_LO}, {0x110000, QN_CN},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(qn_ucat_of(cases[i].cp), cases[i].cat);
