@@ -26,6 +26,8 @@
 
 typedef struct qn_exchange qn_exchange;
 
+enum { QN_MAX_NEWLINE = 4 }; /* tokens of a newline */
+
 /* One protocol surface: JSON in, engine request out; pieces of text in, wire bytes out. Prepare
  * runs in the preparing thread; the others with the exchange locked, and append to x->out. */
 typedef struct qn_protocol {
@@ -109,6 +111,8 @@ struct qn_server {
     int listen_fd;
     struct MHD_Daemon *daemon;
     char fingerprint[64];        /* system_fingerprint */
+    uint32_t special[QN_MAX_EOS + QN_MAX_NEWLINE]; /* ids that xtc never removes */
+    size_t n_special;
     int64_t started;             /* seconds since 1970 */
     bool needs_host_check;
 

@@ -60,6 +60,8 @@ static bool submit(qn_exchange *x, qn_http_error *e)
         .eos = loaded->eos, .n_eos = loaded->n_eos, .sampling = g->fields.sampling,
         .notify = notify, .user = x,
     };
+    req.sampling.special = x->server->special;
+    req.sampling.n_special = x->server->n_special;
     qn_err err = {0};
     if (qn_pieces_init(&g->pieces, loaded->tok, g->fields.stops, g->fields.n_stops, g->fields.logprobs, &err)) {
         return qn_fail_err(e, &err, "stop");

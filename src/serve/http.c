@@ -181,13 +181,18 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
     list_add(s, x);
     MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)BODY_TIMEOUT_S);
 
+    pthread_mutex_lock(&x->lock); /* the pump sees everything on the list */
+    enum MHD_Result result = MHD_YES;
     if (!check_sizes(x)) {
         qn_exchange_reply_error(x);
-        return send_reply(x);
+        result = send_reply(x);
+    } else if (strcmp(method, "OPTIONS")) {
+        check_route(x, method);
+    } else {
+        x->status = 204;
     }
-    if (strcmp(method, "OPTIONS")) check_route(x, method);
-    else x->status = 204;
-    return MHD_YES;
+    pthread_mutex_unlock(&x->lock);
+    return result;
 }
 
 /* ---- bodies ---- */
@@ -325,7 +330,7 @@ static void log_line(const qn_exchange *x, bool completed)
     const qn_generation *g = &x->gen;
     const char *route = x->route ? x->route->path : "-";
     int status = completed ? x->status : 499;
-    if (!g->handle) {
+    if (x->phase < QN_PHASE_RUN || !g->handle) {
         qn_log(QN_INFO, "%s %s status=%d bytes=%" PRIu64 " ms=%.0f", x->request_id, route, status, x->sent_bytes,
                qn_now_ms() - x->start_ms);
         return;
@@ -350,7 +355,8 @@ static void on_completed(void *cls, struct MHD_Connection *conn, void **slot, en
     bool counted = x->counted;
     x->conn = NULL;
     x->gone = true;
-    if (x->gen.handle) qn_gen_cancel(x->gen.handle);
+    /* In PREPARE the preparing thread finds out by itself. */
+    if (x->phase == QN_PHASE_RUN) qn_gen_cancel(x->gen.handle);
     log_line(x, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     pthread_mutex_unlock(&x->lock);
     list_remove(s, x);

@@ -39,6 +39,15 @@ static bool apply_effort(qn_exchange *x, json_t *vars, qn_http_error *e)
     return true;
 }
 
+/* Without thinking, a model's own temperature is often too high: keep to 0.7 unless somebody chose. */
+static void cool_down(qn_exchange *x, const json_t *vars)
+{
+    static const float cool = 0.7f;
+    bool chosen = x->server->opts.defaults.sampling_explicit || qn_json_get(x->gen.body, "temperature");
+    float *t = &x->gen.fields.sampling.temperature;
+    if (!chosen && *t > cool && json_is_false(json_object_get(vars, "enable_thinking"))) *t = cool;
+}
+
 /* The template's variables: the operator's, then reasoning_effort, then chat_template_kwargs, then
  * the messages. */
 static bool collect_vars(qn_exchange *x, json_t *vars, json_t *messages, bool continues, qn_http_error *e)
@@ -51,6 +60,7 @@ static bool collect_vars(qn_exchange *x, json_t *vars, json_t *messages, bool co
     if (!qn_field_object(x->gen.body, "chat_template_kwargs", &given, e)) return false;
     if (given) json_object_update(vars, given);
     json_object_set(vars, "messages", messages);
+    cool_down(x, vars);
     return true;
 }
 

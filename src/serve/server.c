@@ -98,6 +98,18 @@ qn_code qn_server_check_address(const qn_server_opts *opts, qn_err *err)
 
 /* ---- start ---- */
 
+/* End-of-text and newline ids: xtc never removes them. */
+static void fill_special(qn_server *s)
+{
+    const qn_loaded *loaded = s->opts.loaded;
+    qn_ids newline = {0};
+    for (size_t i = 0; i < loaded->n_eos; i++) s->special[s->n_special++] = loaded->eos[i];
+    if (!qn_tokenizer_encode(loaded->tok, "\n", 1, 0, &newline, NULL)) {
+        for (size_t i = 0; i < newline.len && i < QN_MAX_NEWLINE; i++) s->special[s->n_special++] = newline.data[i];
+    }
+    qn_ids_release(&newline);
+}
+
 static void fill_defaults(qn_server *s)
 {
     qn_server_opts *o = &s->opts;
@@ -108,6 +120,7 @@ static void fill_defaults(qn_server *s)
     bool has_keys = o->api_keys && o->api_keys[0];
     s->needs_host_check = !o->unix_path && !has_keys && qn_guard_is_loopback(o->host);
     s->started = (int64_t)time(NULL);
+    fill_special(s);
     snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s-%s", QN_VERSION, o->loaded->dev->name);
 }
 
