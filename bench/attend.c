@@ -1,10 +1,10 @@
-/* attend.c - speed of attention on the CPU device: decode as a share of the machine's read bandwidth,
- * prefill as multiply-adds per second.
+/* attend.c - speed of attention on the CPU device: decode as a share of the machine's read
+ * bandwidth, prefill as multiply-adds per second.
  *
  * usage: attend_bench [ISA [THREADS]]
- * Decode: one row, 8192 keys in the cache, H 32, Hk 8, D 128, four layers in turn so that the cache is
- * larger than the processor's. The read bandwidth is measured in the same run with the same threads,
- * summing memory of the same size. Figures are medians of 9.
+ * Decode: one row, 8192 keys in the cache, H 32, Hk 8, D 128, four layers in turn so that the cache
+ * is larger than the processor's. The read bandwidth is measured in the same run with the same
+ * threads, summing memory of the same size. Figures are medians of 9.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,8 +133,8 @@ static qn_code run_codec(bench *b, qn_kv_codec codec, qn_err *err)
     double macs = (double)LAYERS * H * 2 * D * CHUNK;
     double late = timed(b, CONTEXT - CHUNK, CHUNK, true), early = timed(b, 0, CHUNK, true);
     double write = timed(b, 0, CHUNK, false);
-    printf("%-4s decode at 8k %6.1f GB/s of %6.1f read (%.2f)   prefill of 128: at 0 %6.1f GFLOP/s, "
-           "at 8k %6.1f   kv_write %.2f ns per element\n", names[codec], decode, ceiling,
+    printf("%-4s decode at 8k %6.1f GB/s of %6.1f read (%.2f)   prefill of 128: at 0 %6.1f "
+           "GFLOP/s, at 8k %6.1f   kv_write %.2f ns per element\n", names[codec], decode, ceiling,
            decode / ceiling, 2 * macs * (CHUNK + 1) / 2 / early,
            2 * macs * (CONTEXT - CHUNK / 2.0) / late, write / (LAYERS * CHUNK * HK * 2.0 * D));
     b->ops->kv_free(b->kv);

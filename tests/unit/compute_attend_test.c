@@ -18,7 +18,7 @@ static const char *const isas[] = {"portable", "avx2", "avx512"};
 
 enum { N_ISAS = 3, MAX_ITEMS = 4, POOL_BLOCKS = 4096 };
 
-/* ---- numbers: a function of (stream, sequence, position, element), so that any chunk can ask ---- */
+/* ---- numbers: a function of stream, sequence, position and element, for any chunk ---- */
 
 static float value_at(uint32_t stream, uint32_t seq, uint32_t pos, uint32_t i)
 {
@@ -67,10 +67,12 @@ static bool open_rig(rig *g, const setup *s)
         assert_int_equal(err.code, QN_UNSUPPORTED);
         return false;
     }
-    qn_kv_layer layers[3] = {{.group = 0, .n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
-                             {.n_kv_heads = s->n_kv_heads, .d_k = s->d_k, .d_v = s->d_v, .codec = s->codec},
-                             {.group = 0, .n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
-    qn_kv_spec spec = {.block_tokens = s->block_tokens, .n_groups = 1, .n_layers = 3, .layers = layers};
+    qn_kv_layer layers[3] = {{.n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
+                             {.n_kv_heads = s->n_kv_heads, .d_k = s->d_k, .d_v = s->d_v,
+                              .codec = s->codec},
+                             {.n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
+    qn_kv_spec spec = {.block_tokens = s->block_tokens, .n_groups = 1, .n_layers = 3,
+                       .layers = layers};
     spec.groups[0] = (qn_kv_group){s->window ? QN_KV_SLIDING : QN_KV_FULL, s->window};
     uint32_t n_blocks = POOL_BLOCKS * 16 / s->block_tokens;
     assert_int_equal(g->dev->ops->kv_new(g->dev, &spec, &n_blocks, &g->kv, &err), QN_OK);
@@ -92,7 +94,8 @@ static bool open_rig(rig *g, const setup *s)
     if (s->sinks) {
         float z[64];
         for (uint32_t h = 0; h < s->n_heads; h++) z[h] = value_at(9, 0, 0, h);
-        assert_int_equal(g->dev->ops->upload(g->dev, z, QN_F32, 1, s->n_heads, &g->sinks, &err), QN_OK);
+        qn_code rc = g->dev->ops->upload(g->dev, z, QN_F32, 1, s->n_heads, &g->sinks, &err);
+        assert_int_equal(rc, QN_OK);
     }
     return true;
 }
@@ -114,7 +117,8 @@ static float *random_rows(uint32_t stream, const chunk *c, uint32_t n, uint32_t 
     float *x = malloc((size_t)rows * cols * sizeof *x), *p = x;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t t = 0; t < c[i].n_new; t++)
-            for (uint32_t d = 0; d < cols; d++) *p++ = value_at(stream, c[i].seq, c[i].n_past + t, d);
+            for (uint32_t d = 0; d < cols; d++)
+                *p++ = value_at(stream, c[i].seq, c[i].n_past + t, d);
     return x;
 }
 
@@ -134,7 +138,8 @@ static uint32_t step(rig *g, const chunk *c, uint32_t n, float **out)
     qn_item items[MAX_ITEMS] = {0};
     uint32_t rows = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t oldest = s->window && c[i].n_past + 1 > s->window ? c[i].n_past + 1 - s->window : 0;
+        uint32_t seen = c[i].n_past + 1, oldest = 0;
+        if (s->window && seen > s->window) oldest = seen - s->window;
         uint32_t first = oldest / s->block_tokens;
         items[i] = (qn_item){.row0 = rows, .n_new = c[i].n_new, .n_past = c[i].n_past};
         items[i].blocks[0] = g->blocks[c[i].seq] + first;
@@ -175,11 +180,13 @@ static void fill(rig *g, uint32_t seq, uint32_t n)
 
 /* ---- the reference ---- */
 
-/* Output of one head at one position in double precision, and a bound of our error per element: with
- * u = 2^-24, a score is off by ds <= (d_k + 4) u sum|q k| scale (plus rounding of the softcap), which
- * moves a probability by a factor within 1 +- 2 ds; exp, the sums over n keys and the merges of the
- * splits add (n + 64) u. The sum over keys of p |v| turns that into an absolute bound. */
-static void reference(const setup *s, uint32_t seq, uint32_t pos, uint32_t h, double *y, double *bound)
+/* Output of one head at one position in double precision, and a bound of our error per element:
+ * with u = 2^-24, a score is off by ds <= (d_k + 4) u sum|q k| scale (plus rounding of the
+ * softcap), which moves a probability by a factor within 1 +- 2 ds; exp, the sums over n keys and
+ * the merges of the splits add (n + 64) u. The sum over keys of p |v| turns that into an absolute
+ * bound. */
+static void reference(const setup *s, uint32_t seq, uint32_t pos, uint32_t h, double *y,
+                      double *bound)
 {
     uint32_t n = pos + 1, j0 = s->window && n > s->window ? n - s->window : 0;
     uint32_t kh = h / (s->n_heads / s->n_kv_heads);
@@ -237,11 +244,12 @@ static const uint32_t lengths[] = {1, 15, 16, 17, 255, 256, 257, 600};
 static setup random_setup(uint32_t i)
 {
     static const uint32_t heads[][2] = {{1, 1}, {4, 2}, {3, 1}, {8, 2}, {8, 1}, {9, 3}, {2, 2}};
-    static const uint32_t dims[][2] = {{16, 16}, {64, 64}, {80, 80}, {96, 96}, {128, 128}, {256, 256},
-                                       {48, 32}, {20, 24}, {1, 1}};
+    static const uint32_t dims[][2] = {{16, 16}, {64, 64}, {80, 80}, {96, 96}, {128, 128},
+                                       {256, 256}, {48, 32}, {20, 24}, {1, 1}};
     static const uint32_t windows[] = {0, 0, 1, 16, 100, 256, 300};
     setup s = {.threads = 1 + i % 3, .block_tokens = 16u << i % 5, .window = windows[i * 5 % 7],
-               .codec = (qn_kv_codec)(i % 3), .softcap = i % 4 == 3 ? 5.0f : 0, .sinks = i % 5 == 2};
+               .codec = (qn_kv_codec)(i % 3), .softcap = i % 4 == 3 ? 5.0f : 0,
+               .sinks = i % 5 == 2};
     s.n_heads = heads[i % 7][0], s.n_kv_heads = heads[i % 7][1];
     s.d_k = dims[i * 4 % 9][0], s.d_v = dims[i * 4 % 9][1];
     return s;
@@ -284,7 +292,8 @@ static void agrees_with_reference(void **state)
 
 /* The outputs of `total` positions of sequence 0, made in chunks of the given sizes (the last one
  * repeats), with other sequences beside them when `company`. */
-static float *in_chunks(const setup *s, uint32_t total, const uint32_t *sizes, uint32_t n_sizes, bool company)
+static float *in_chunks(const setup *s, uint32_t total, const uint32_t *sizes, uint32_t n_sizes,
+                        bool company)
 {
     rig g;
     if (!open_rig(&g, s)) return NULL;
@@ -297,7 +306,8 @@ static float *in_chunks(const setup *s, uint32_t total, const uint32_t *sizes, u
         chunk c[3] = {{1, 30 + i, 1}, {0, at, n}, {2, 260, 3}};
         float *out;
         step(&g, company ? c : c + 1, company ? 3 : 1, &out);
-        memcpy(all + (size_t)at * width, out + (company ? width : 0), (size_t)n * width * sizeof *all);
+        memcpy(all + (size_t)at * width, out + (company ? width : 0),
+               (size_t)n * width * sizeof *all);
         free(out);
         at += n;
     }
@@ -330,7 +340,8 @@ static void blocks_and_threads_do_not_matter(void **state)
     (void)state;
     float *first = NULL;
     for (uint32_t i = 0; i < 15; i++) {
-        setup s = {.threads = 1 + i / 5, .block_tokens = 16u << i % 5, .n_heads = 6, .n_kv_heads = 2,
+        setup s = {.threads = 1 + i / 5, .block_tokens = 16u << i % 5, .n_heads = 6,
+                   .n_kv_heads = 2,
                    .d_k = 64, .d_v = 64, .codec = QN_KV_BF16};
         rig g;
         assert_true(open_rig(&g, &s));
@@ -354,7 +365,8 @@ static void rounds_do_not_matter(void **state)
     (void)state;
     float *first = NULL;
     for (uint32_t threads = 1; threads <= 3; threads += 2) {
-        setup s = {.threads = threads, .block_tokens = 256, .n_heads = 64, .n_kv_heads = 1, .d_k = 16,
+        setup s = {.threads = threads, .block_tokens = 256, .n_heads = 64, .n_kv_heads = 1,
+                   .d_k = 16,
                    .d_v = 1024, .codec = QN_KV_F16, .sinks = true};
         rig g;
         assert_true(open_rig(&g, &s));
@@ -376,7 +388,8 @@ static void rounds_do_not_matter(void **state)
 static void a_dominant_key_wins(void **state)
 {
     (void)state;
-    setup s = {.threads = 1, .block_tokens = 64, .n_heads = 1, .n_kv_heads = 1, .d_k = 16, .d_v = 16};
+    setup s = {.threads = 1, .block_tokens = 64, .n_heads = 1, .n_kv_heads = 1, .d_k = 16,
+               .d_v = 16};
     uint32_t at[] = {0, 300, 599};
     for (uint32_t i = 0; i < 3; i++) {
         rig g;
@@ -402,7 +415,8 @@ static void a_dominant_key_wins(void **state)
 static void blocks_can_be_moved(void **state)
 {
     (void)state;
-    setup s = {.threads = 1, .block_tokens = 16, .n_heads = 2, .n_kv_heads = 1, .d_k = 20, .d_v = 24,
+    setup s = {.threads = 1, .block_tokens = 16, .n_heads = 2, .n_kv_heads = 1, .d_k = 20,
+               .d_v = 24,
                .codec = QN_KV_F16};
     rig g;
     assert_true(open_rig(&g, &s));
@@ -410,9 +424,9 @@ static void blocks_can_be_moved(void **state)
     chunk c = {0, 39, 1};
     float *before, *after;
     step(&g, &c, 1, &before);
-    qn_kv_layer layers[3] = {{.group = 0, .n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
-                             {.group = 0, .n_kv_heads = 1, .d_k = 20, .d_v = 24, .codec = QN_KV_F16},
-                             {.group = 0, .n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
+    qn_kv_layer layers[3] = {{.n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
+                             {.n_kv_heads = 1, .d_k = 20, .d_v = 24, .codec = QN_KV_F16},
+                             {.n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
     qn_kv_spec spec = {.block_tokens = 16, .n_groups = 1, .n_layers = 3, .layers = layers};
     void *host_block = malloc(g.dev->ops->kv_block_bytes(g.dev, &spec, 0));
     for (uint32_t i = 0; i < 3; i++) {
@@ -443,9 +457,11 @@ static void bad_specs_are_refused(void **state)
         {64, 1, 64, 64, QN_KV_F16}, {64, 0, 0, 64, QN_KV_F16},  {64, 0, 64, 1025, QN_KV_F16},
         {64, 0, 64, 64, 3}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        qn_kv_layer l = {.group = bad[i].group, .n_kv_heads = 2, .d_k = bad[i].d_k, .d_v = bad[i].d_v,
+        qn_kv_layer l = {.group = bad[i].group, .n_kv_heads = 2, .d_k = bad[i].d_k,
+                         .d_v = bad[i].d_v,
                          .codec = (qn_kv_codec)bad[i].codec};
-        qn_kv_spec spec = {.block_tokens = bad[i].block, .n_groups = 1, .n_layers = 1, .layers = &l};
+        qn_kv_spec spec = {.block_tokens = bad[i].block, .n_groups = 1, .n_layers = 1,
+                           .layers = &l};
         qn_kv *kv;
         uint32_t n = 4;
         qn_err_clear(&err);

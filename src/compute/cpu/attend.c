@@ -138,8 +138,8 @@ static void gather_q(const attend *w, const unit *u, float *q)
     }
 }
 
-/* Where the tiles of keys lo <= j < hi of split s lie; the tiles beside them take the pointers of the
- * first or last of these. */
+/* Where the tiles of keys lo <= j < hi of split s lie; the tiles beside them take the pointers of
+ * the first or last of these. */
 static void point_tiles(const attend *w, const unit *u, uint32_t s, uint32_t lo, uint32_t hi,
                         qn_attend_job *job)
 {
@@ -195,8 +195,8 @@ static void clear(const attend *w, qn_attend_part p, uint32_t n_rows)
     memset(p.acc, 0, (size_t)n_rows * w->place->v_ld * sizeof(float));
 }
 
-/* Add the sinks, divide by the sum, and store the rows. A sink is the partial of a key with value 0;
- * `spare` is memory for it. */
+/* Add the sinks, divide by the sum, and store the rows. A sink is the partial of a key with value
+ * 0; `spare` is memory for it. */
 static void finish(const attend *w, const unit *u, qn_attend_part total, qn_attend_part spare)
 {
     uint32_t heads = w->group_heads, d_v = w->layer->d_v, v_ld = w->place->v_ld;

@@ -11,8 +11,8 @@
  * Nothing depends on which rows are computed together. Keys outside a row's range are never used,
  * whatever their memory holds.
  *
- * Keys lie in tiles of 16 positions, transposed: element (d, lane) of a tile at d*16 + lane, so that
- * 16 scores grow side by side. Values lie as rows of v_ld elements, zero padded.
+ * Keys lie in tiles of 16 positions, transposed: element (d, lane) of a tile at d*16 + lane, so
+ * that 16 scores grow side by side. Values lie as rows of v_ld elements, zero padded.
  */
 #ifndef QN_COMPUTE_CPU_ATTEND_H
 #define QN_COMPUTE_CPU_ATTEND_H
@@ -40,7 +40,7 @@ typedef struct qn_attend_job {
     uint32_t d_k, v_ld;       /* v_ld: the value head size rounded up to 16 */
     float softcap;            /* 0: none */
     const float *q;           /* [n_rows, d_k], multiplied by the scale */
-    const uint32_t *lo, *hi;  /* [n_rows] visible keys lo <= j < hi, relative to the split; lo < hi */
+    const uint32_t *lo, *hi;  /* [n_rows] visible keys lo <= j < hi of the split; lo < hi */
     const void *k[QN_SPLIT_TILES]; /* tile t: [d_k, 16] elements of the codec */
     const void *v[QN_SPLIT_TILES]; /* tile t: [16, v_ld]; tiles that no row sees are not read, but
                                     * their pointers must not be NULL */

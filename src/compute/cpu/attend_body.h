@@ -23,8 +23,8 @@ V16_INLINE v16 load_kv(const void *base, size_t at, const qn_kv_codec codec)
 
 V16_INLINE uint32_t element_bytes(const qn_kv_codec codec) { return codec == QN_KV_F32 ? 4 : 2; }
 
-/* Ask for a line that is read two tiles from now. Into the second level cache: it may be dropped from
- * the first one before its turn. */
+/* Ask for a line that is read two tiles from now. Into the second level cache: it may be dropped
+ * from the first one before its turn. */
 V16_INLINE void fetch_ahead(const void *tile, size_t at)
 {
     __builtin_prefetch((const char *)tile + at, 0, 1);
@@ -43,9 +43,9 @@ V16_INLINE void tile_range(const qn_attend_job *job, uint32_t r0, uint32_t rows,
     *t1 = (hi + QN_KV_TILE - 1) / QN_KV_TILE;
 }
 
-/* p[row][key] = q[row] . k[key] for `rows` rows. With few rows (decode) the keys come from memory and
- * the processor's own prefetching stops at every page, so lines are asked for two tiles ahead: of
- * keys, then of the values that follow. */
+/* p[row][key] = q[row] . k[key] for `rows` rows. With few rows (decode) the keys come from memory
+ * and the processor's own prefetching stops at every page, so lines are asked for two tiles ahead:
+ * of keys, then of the values that follow. */
 V16_INLINE void score_rows(const qn_attend_job *job, uint32_t r0, const uint32_t rows,
                            const qn_kv_codec codec)
 {

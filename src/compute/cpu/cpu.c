@@ -80,7 +80,8 @@ static qn_code upload(qn_device *d, const void *data, qn_dtype t, uint32_t rows,
         !qn_add_size(bytes, 64, &bytes))
         p = qn_arena_take(&((qn_cpu *)d)->arena, bytes, 1);
     if (!p)
-        return qn_err_set(err, QN_NOMEM, "out of memory for a tensor of %u x %u elements", rows, cols);
+        return qn_err_set(err, QN_NOMEM, "out of memory for a tensor of %u x %u elements", rows,
+                          cols);
     p += -(uintptr_t)p & 63;
     qn_widen((float *)(void *)p, data, t, n);
     *out = (qn_tensor){(uintptr_t)p, QN_F32, rows, cols, cols};
@@ -115,10 +116,12 @@ static qn_code run_new(qn_device *d, const qn_run_limits *limits, qn_run **out, 
     size_t threads = n_threads(d) * r->thread_bytes;
     size_t rope = align64((size_t)limits->max_tokens * QN_CPU_MAX_HEAD * sizeof(float));
     size_t beside = threads + QN_CPU_PARTIAL_BYTES + QN_CPU_ROPE_SLOTS * rope;
-    if (limits->scratch_bytes > SIZE_MAX / 2 || qn_add_size(r->scratch_bytes, beside, &r->memory_bytes) ||
+    if (limits->scratch_bytes > SIZE_MAX / 2 ||
+        qn_add_size(r->scratch_bytes, beside, &r->memory_bytes) ||
         !(r->memory = qn_cpu_map(r->memory_bytes))) {
         free(r);
-        return qn_err_set(err, QN_NOMEM, "out of memory: scratch of %zu bytes", limits->scratch_bytes);
+        return qn_err_set(err, QN_NOMEM, "out of memory: scratch of %zu bytes",
+                          limits->scratch_bytes);
     }
     r->thread_scratch = r->memory;
     r->partials = r->thread_scratch + threads;

@@ -31,7 +31,8 @@ static void glu_rows(const void *arg, uint32_t r0, uint32_t r1)
 {
     const binary *o = arg;
     for (uint32_t r = r0; r < r1; r++)
-        o->k->glu(qn_cpu_row(o->y, r), qn_cpu_row(o->a, r), qn_cpu_row(o->b, r), o->a.cols, o->kind);
+        o->k->glu(qn_cpu_row(o->y, r), qn_cpu_row(o->a, r), qn_cpu_row(o->b, r), o->a.cols,
+                  o->kind);
 }
 
 qn_tensor qn_cpu_glu(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind)

@@ -96,7 +96,8 @@ qn_code qn_cpu_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_bl
         rc = qn_err_set(err, QN_NOMEM, "out of memory for the KV cache");
         goto fail;
     }
-    if (spec->n_layers) memcpy(kv->spec.layers, spec->layers, spec->n_layers * sizeof *spec->layers);
+    if (spec->n_layers)
+        memcpy(kv->spec.layers, spec->layers, spec->n_layers * sizeof *spec->layers);
     if ((rc = map_pools(kv, n_blocks, err))) goto fail;
     *out = kv;
     return QN_OK;

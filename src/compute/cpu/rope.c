@@ -1,7 +1,7 @@
 /* rope.c - rotary embedding.
  *
- * cos and sin of a step's positions are computed once per table, from the absolute position, when the
- * step first uses the table; all its layers then read them.
+ * cos and sin of a step's positions are computed once per table, from the absolute position, when
+ * the step first uses the table; all its layers then read them.
  */
 #include "compute/cpu/cpu.h"
 
@@ -15,13 +15,14 @@ struct qn_rope {
     float *inv; /* [dims/2] */
 };
 
-qn_code qn_cpu_rope_new(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions, qn_rope **out,
-                        qn_err *err)
+qn_code qn_cpu_rope_new(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions,
+                        qn_rope **out, qn_err *err)
 {
     (void)max_positions; /* any float32 position works */
     *out = NULL;
     if (desc->dims % 2 || desc->dims == 0 || desc->dims > QN_CPU_MAX_HEAD)
-        return qn_err_set(err, QN_INVALID, "rotary dimensions %u: an even number from 2 to %d is needed",
+        return qn_err_set(err, QN_INVALID,
+                          "rotary dimensions %u: an even number from 2 to %d is needed",
                           desc->dims, QN_CPU_MAX_HEAD);
     if (!desc->freqs && !(desc->base > 0 && isfinite(desc->base)))
         return qn_err_set(err, QN_INVALID, "rotary base %g: a positive number is needed",
@@ -53,7 +54,8 @@ static void table_rows(const void *arg, uint32_t r0, uint32_t r1)
     for (uint32_t r = r0; r < r1; r++) {
         float *cos_row = j->table + (size_t)r * 2 * half, *sin_row = cos_row + half;
         float pos = (float)j->pos[r] * j->rope->desc.pos_scale;
-        for (uint32_t k = 0; k < half; k++) sincosf(pos * j->rope->inv[k], &sin_row[k], &cos_row[k]);
+        for (uint32_t k = 0; k < half; k++)
+            sincosf(pos * j->rope->inv[k], &sin_row[k], &cos_row[k]);
     }
 }
 

@@ -16,7 +16,10 @@ typedef struct v16 { __m256 a, b; } v16; /* lanes 0..7, 8..15 */
 #define V16_BOTH(op, y) (v16){op(x.a, y.a), op(x.b, y.b)}
 
 V16_INLINE v16 v16_set(float x) { return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-V16_INLINE v16 v16_load(const float *p) { return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+V16_INLINE v16 v16_load(const float *p)
+{
+    return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
 
 V16_INLINE void v16_store(float *p, v16 x)
 {
@@ -50,7 +53,10 @@ V16_INLINE __m256 v16_half_bf16(const uint16_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
 }
 
-V16_INLINE v16 v16_load_bf16(const uint16_t *p) { return (v16){v16_half_bf16(p), v16_half_bf16(p + 8)}; }
+V16_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    return (v16){v16_half_bf16(p), v16_half_bf16(p + 8)};
+}
 
 V16_INLINE v16 v16_add(v16 x, v16 y) { return V16_BOTH(_mm256_add_ps, y); }
 V16_INLINE v16 v16_sub(v16 x, v16 y) { return V16_BOTH(_mm256_sub_ps, y); }

@@ -17,8 +17,16 @@ V16_INLINE __mmask16 v16_first(uint32_t n) { return (__mmask16)((1u << n) - 1); 
 V16_INLINE v16 v16_set(float x) { return _mm512_set1_ps(x); }
 V16_INLINE v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
 V16_INLINE void v16_store(float *p, v16 x) { _mm512_storeu_ps(p, x); }
-V16_INLINE v16 v16_load_n(const float *p, uint32_t n) { return _mm512_maskz_loadu_ps(v16_first(n), p); }
-V16_INLINE void v16_store_n(float *p, v16 x, uint32_t n) { _mm512_mask_storeu_ps(p, v16_first(n), x); }
+
+V16_INLINE v16 v16_load_n(const float *p, uint32_t n)
+{
+    return _mm512_maskz_loadu_ps(v16_first(n), p);
+}
+
+V16_INLINE void v16_store_n(float *p, v16 x, uint32_t n)
+{
+    _mm512_mask_storeu_ps(p, v16_first(n), x);
+}
 
 V16_INLINE v16 v16_load_f16(const uint16_t *p)
 {

@@ -1,4 +1,4 @@
-/* v16_portable.h - 16 float32 lanes in plain C; the definition of what v16_avx2.h and v16_avx512.h do.
+/* v16_portable.h - 16 float32 lanes in plain C; the definition of v16_avx2.h and v16_avx512.h.
  *
  * Every operation gives the same bits in all three. Included only by *_portable.c, before
  * v16_math.h. fmaf rounds once, as the instructions of the other variants do.
@@ -14,7 +14,7 @@
 
 #define V16_INLINE static inline __attribute__((always_inline))
 
-/* How many vectors the kernels keep in registers: rows x pairs of key tiles, rows x vectors of v. */
+/* How many vectors the kernels keep in registers: rows of scores; rows x vectors of values. */
 enum { V16_SCORE_ROWS = 4, V16_PV_ROWS = 4, V16_PV_VECS = 1 };
 
 typedef struct v16 { float f[16]; } v16;
@@ -47,7 +47,10 @@ V16_INLINE v16 v16_min(v16 a, v16 b) { V16_EACH(a.f[i] < b.f[i] ? a.f[i] : b.f[i
 V16_INLINE v16 v16_max(v16 a, v16 b) { V16_EACH(a.f[i] > b.f[i] ? a.f[i] : b.f[i]); }
 
 /* a < b ? x : y */
-V16_INLINE v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) { V16_EACH(a.f[i] < b.f[i] ? x.f[i] : y.f[i]); }
+V16_INLINE v16 v16_if_less(v16 a, v16 b, v16 x, v16 y)
+{
+    V16_EACH(a.f[i] < b.f[i] ? x.f[i] : y.f[i]);
+}
 
 V16_INLINE v16 v16_abs(v16 a) { V16_EACH(fabsf(a.f[i])); }
 V16_INLINE v16 v16_copysign(v16 a, v16 s) { V16_EACH(copysignf(a.f[i], s.f[i])); }
