@@ -2,20 +2,17 @@
  *
  *     char err[512];
  *     quern_model *m = quern_open("folder", NULL, err, sizeof err);
- *     char *prompt = quern_render(m, "[{\"role\":\"user\",\"content\":\"Hello\"}]", NULL, err, sizeof err);
- *     quern_gen *g = quern_start(m, prompt, &(quern_options){.max_tokens = 100}, err, sizeof err);
- *     quern_event ev;
- *     while (quern_next(g, &ev, -1) && ev.kind != QUERN_DONE) fwrite(ev.text, 1, ev.n_text, stdout);
- *     quern_gen_free(g);
- *     quern_free(prompt);
- *     quern_close(m);
+ *     char *prompt = quern_render(m, "[{\"role\":\"user\",\"content\":\"Hello\"}]", NULL, err,
+ * sizeof err); quern_gen *g = quern_start(m, prompt, &(quern_options){.max_tokens = 100}, err,
+ * sizeof err); quern_event ev; while (quern_next(g, &ev, -1) && ev.kind != QUERN_DONE)
+ * fwrite(ev.text, 1, ev.n_text, stdout); quern_gen_free(g); quern_free(prompt); quern_close(m);
  *
  * Ownership: what a function gives is freed with the function named beside it. Strings are UTF-8.
  * Errors: functions return NULL, 0 or -1 and write one sentence into err (err_bytes with the NUL);
  * err may be NULL. Nothing here ends the process because of a bad argument or file.
- * Threads: one model may be used from many threads at once; one quern_gen from one thread at a time,
- * except quern_cancel. A model's replies depend on the prompt, the options and the seed only, never on what
- * else runs at the same time.
+ * Threads: one model may be used from many threads at once; one quern_gen from one thread at a
+ * time, except quern_cancel. A model's replies depend on the prompt, the options and the seed only,
+ * never on what else runs at the same time.
  */
 #ifndef QUERN_H
 #define QUERN_H
@@ -58,11 +55,18 @@ typedef struct quern_options {
 } quern_options;
 
 typedef enum quern_event_kind { QUERN_TEXT = 1, QUERN_PROGRESS, QUERN_DONE } quern_event_kind;
-typedef enum quern_finish { QUERN_RUNNING = 0, QUERN_STOP, QUERN_LENGTH, QUERN_CANCELLED, QUERN_ERROR } quern_finish;
+typedef enum quern_finish {
+    QUERN_RUNNING = 0,
+    QUERN_STOP,
+    QUERN_LENGTH,
+    QUERN_CANCELLED,
+    QUERN_ERROR
+} quern_finish;
 
 typedef struct quern_event {
     quern_event_kind kind;
-    const char *text;      /* TEXT, and the last piece with DONE: whole characters; valid until the next call */
+    const char
+        *text; /* TEXT, and the last piece with DONE: whole characters; valid until the next call */
     size_t n_text;         /* bytes */
     uint32_t done, total;  /* PROGRESS: prompt tokens computed, of how many */
     quern_finish finish;   /* DONE */
@@ -74,32 +78,38 @@ typedef struct quern_event {
 /* "0.1.0" (no failure). */
 QUERN_API const char *quern_version(void);
 
-/* Open a model folder (config.json, safetensors, tokenizer). Gives a model, closed with quern_close; all of its
- * generations must be freed before. Errors: NULL and a sentence. */
-QUERN_API quern_model *quern_open(const char *folder, const quern_open_options *o, char *err, size_t err_bytes);
+/* Open a model folder (config.json, safetensors, tokenizer). Gives a model, closed with
+ * quern_close; all of its generations must be freed before. Errors: NULL and a sentence. */
+QUERN_API quern_model *quern_open(const char *folder, const quern_open_options *o, char *err,
+                                  size_t err_bytes);
 QUERN_API void quern_close(quern_model *m);
 
-/* Render a conversation with the model's chat template. messages: a JSON array of {role, content, ...};
- * variables: a JSON object of further template variables, or NULL. The generation prompt is added unless
- * variables says otherwise. Gives a string, freed with quern_free. Errors: NULL and a sentence. */
-QUERN_API char *quern_render(quern_model *m, const char *messages, const char *variables, char *err, size_t err_bytes);
+/* Render a conversation with the model's chat template. messages: a JSON array of {role, content,
+ * ...}; variables: a JSON object of further template variables, or NULL. The generation prompt is
+ * added unless variables says otherwise. Gives a string, freed with quern_free. Errors: NULL and a
+ * sentence. */
+QUERN_API char *quern_render(quern_model *m, const char *messages, const char *variables, char *err,
+                             size_t err_bytes);
 
-/* Token ids of text; special tokens inside it are recognised. Gives an array of *n ids, freed with quern_free.
- * Errors: NULL and a sentence. */
-QUERN_API uint32_t *quern_tokenize(quern_model *m, const char *text, size_t n_text, int add_special, size_t *n,
-                                   char *err, size_t err_bytes);
+/* Token ids of text; special tokens inside it are recognised. Gives an array of *n ids, freed with
+ * quern_free. Errors: NULL and a sentence. */
+QUERN_API uint32_t *quern_tokenize(quern_model *m, const char *text, size_t n_text, int add_special,
+                                   size_t *n, char *err, size_t err_bytes);
 
 /* Text of n ids. Gives a string, freed with quern_free. Errors: NULL and a sentence. */
-QUERN_API char *quern_detokenize(quern_model *m, const uint32_t *ids, size_t n, char *err, size_t err_bytes);
+QUERN_API char *quern_detokenize(quern_model *m, const uint32_t *ids, size_t n, char *err,
+                                 size_t err_bytes);
 
-/* Start a generation from prompt text, or from n ids. Gives a handle, freed with quern_gen_free. Errors: NULL and
- * a sentence (a prompt longer than the context, a value out of range, a full queue). */
-QUERN_API quern_gen *quern_start(quern_model *m, const char *prompt, const quern_options *o, char *err, size_t err_bytes);
-QUERN_API quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t n, const quern_options *o, char *err,
-                                     size_t err_bytes);
+/* Start a generation from prompt text, or from n ids. Gives a handle, freed with quern_gen_free.
+ * Errors: NULL and a sentence (a prompt longer than the context, a value out of range, a full
+ * queue). */
+QUERN_API quern_gen *quern_start(quern_model *m, const char *prompt, const quern_options *o,
+                                 char *err, size_t err_bytes);
+QUERN_API quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t n,
+                                     const quern_options *o, char *err, size_t err_bytes);
 
-/* Wait up to timeout_ms (< 0: for ever) for the next event. Returns 1 with an event, 0 on timeout or after DONE
- * (no failure). */
+/* Wait up to timeout_ms (< 0: for ever) for the next event. Returns 1 with an event, 0 on timeout
+ * or after DONE (no failure). */
 QUERN_API int quern_next(quern_gen *g, quern_event *ev, int timeout_ms);
 
 /* End the generation early; DONE follows. Any thread (no failure). */

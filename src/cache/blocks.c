@@ -33,7 +33,8 @@ static bool pool_init(pool *p, uint32_t total)
     return true;
 }
 
-qn_code qn_blocks_new(qn_blocks **out, qn_device *dev, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_err *err)
+qn_code qn_blocks_new(qn_blocks **out, qn_device *dev, const qn_kv_spec *spec,
+                      const uint32_t *n_blocks, qn_err *err)
 {
     *out = NULL;
     qn_blocks *b = calloc(1, sizeof *b);
@@ -45,7 +46,8 @@ qn_code qn_blocks_new(qn_blocks **out, qn_device *dev, const qn_kv_spec *spec, c
     qn_code rc = dev->ops->kv_new(dev, spec, n_blocks, &b->kv, err);
     for (uint32_t g = 0; !rc && g < b->n_groups; g++) {
         b->pools[g].bytes = dev->ops->kv_block_bytes(dev, spec, g);
-        if (!pool_init(&b->pools[g], n_blocks[g])) rc = qn_err_set(err, QN_NOMEM, "KV blocks: out of memory");
+        if (!pool_init(&b->pools[g], n_blocks[g]))
+            rc = qn_err_set(err, QN_NOMEM, "KV blocks: out of memory");
     }
     if (rc) {
         qn_blocks_free(b);
@@ -210,7 +212,8 @@ static uint32_t missing(const qn_table *t, const qn_blocks *b, uint32_t g, uint3
 }
 
 /* The entry that position n_past falls into, if it is there and shared: it must be copied. */
-static bool shared_tail(const qn_table *t, const qn_blocks *b, uint32_t g, uint32_t n_past, uint32_t *entry)
+static bool shared_tail(const qn_table *t, const qn_blocks *b, uint32_t g, uint32_t n_past,
+                        uint32_t *entry)
 {
     uint32_t block = n_past / b->block_tokens;
     if (block < t->first[g] || block >= t->first[g] + t->n[g]) return false;
@@ -218,7 +221,8 @@ static bool shared_tail(const qn_table *t, const qn_blocks *b, uint32_t g, uint3
     return b->pools[g].ref[t->ids[g][*entry]] > 1;
 }
 
-uint32_t qn_table_need(const qn_table *t, const qn_blocks *b, uint32_t group, uint32_t n_past, uint32_t n_new)
+uint32_t qn_table_need(const qn_table *t, const qn_blocks *b, uint32_t group, uint32_t n_past,
+                       uint32_t n_new)
 {
     uint32_t entry;
     return missing(t, b, group, n_past + n_new) + shared_tail(t, b, group, n_past, &entry);

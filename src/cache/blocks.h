@@ -1,10 +1,9 @@
 /* blocks.h - who owns which KV block: free lists, reference counts, block tables of sequences.
  *
- * A pool (one per KV group) hands out block numbers; the bytes behind them are the device's. A block
- * may be shared by several owners; it may be written only while it has exactly one. A table maps the
- * positions of one sequence to blocks of every group; it changes at its tail and, for sliding
- * windows, drops blocks at its front.
- * Invariant: free + referenced = total, per pool.
+ * A pool (one per KV group) hands out block numbers; the bytes behind them are the device's. A
+ * block may be shared by several owners; it may be written only while it has exactly one. A table
+ * maps the positions of one sequence to blocks of every group; it changes at its tail and, for
+ * sliding windows, drops blocks at its front. Invariant: free + referenced = total, per pool.
  * Threads: the engine thread.
  */
 #ifndef QN_CACHE_BLOCKS_H
@@ -21,7 +20,8 @@ typedef struct qn_blocks qn_blocks;
 
 /* Blocks of n_blocks[g] per group of `spec` on `dev`, with the device's memory behind them.
  * Errors: QN_NOMEM and the device's. */
-qn_code qn_blocks_new(qn_blocks **out, qn_device *dev, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_err *err);
+qn_code qn_blocks_new(qn_blocks **out, qn_device *dev, const qn_kv_spec *spec,
+                      const uint32_t *n_blocks, qn_err *err);
 void qn_blocks_free(qn_blocks *b);
 
 /* The device's pools, for qn_ops.begin (no failure). */
@@ -32,8 +32,8 @@ uint32_t qn_blocks_available(const qn_blocks *b, uint32_t group);
 uint32_t qn_blocks_total(const qn_blocks *b, uint32_t group);
 size_t qn_blocks_bytes(const qn_blocks *b, uint32_t group);
 
-/* One more owner of a block; `cached` marks the prefix tree's reference. Dropping the last one frees the block
- * (no failure). */
+/* One more owner of a block; `cached` marks the prefix tree's reference. Dropping the last one
+ * frees the block (no failure). */
 void qn_blocks_ref(qn_blocks *b, uint32_t group, uint32_t id, bool cached);
 void qn_blocks_unref(qn_blocks *b, uint32_t group, uint32_t id, bool cached);
 
@@ -74,11 +74,12 @@ void qn_table_clear(qn_table *t, qn_blocks *b);
 
 /* Make positions [n_past, n_past+n_new) writable: allocate missing blocks at the tail, and copy the
  * tail block first if it is shared. All or nothing over groups. Returns false when a pool is
- * exhausted; nothing has changed then (no other failure). */
+ * exhausted; nothing has changed then (no failure otherwise). */
 bool qn_table_extend(qn_table *t, qn_blocks *b, uint32_t n_past, uint32_t n_new);
 
 /* Free blocks of a group that qn_table_extend would take (no failure). */
-uint32_t qn_table_need(const qn_table *t, const qn_blocks *b, uint32_t group, uint32_t n_past, uint32_t n_new);
+uint32_t qn_table_need(const qn_table *t, const qn_blocks *b, uint32_t group, uint32_t n_past,
+                       uint32_t n_new);
 
 /* Let go of blocks that no future query can see: for sliding groups, those wholly below
  * next_pos - (window-1) - block_tokens (one block of slack for rollback) (no failure). */
@@ -88,7 +89,8 @@ void qn_table_slide(qn_table *t, qn_blocks *b, uint32_t next_pos);
  * chunk tokens per step (no failure). */
 uint32_t qn_blocks_need(const qn_blocks *b, uint32_t group, uint32_t n_positions, uint32_t chunk);
 
-/* Fill an item's block pointers from a table, which must not change until the step ends (no failure). */
+/* Fill an item's block pointers from a table, which must not change until the step ends (no
+ * failure). */
 void qn_table_view(const qn_table *t, const qn_blocks *b, qn_item *item);
 
 #endif

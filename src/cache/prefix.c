@@ -9,7 +9,8 @@
 
 /* Node 0 is the root and holds no block. Nodes are numbered; 0 in a link means none. */
 typedef struct node {
-    uint32_t parent, first_child, next, prev; /* next and prev: siblings, or `next` of the free list */
+    uint32_t parent, first_child, next,
+        prev; /* next and prev: siblings, or `next` of the free list */
     uint32_t chain;                           /* next node of the same hash bucket */
     uint32_t n_tokens;                        /* a full block, or fewer in a leaf */
     uint32_t n_locks;                         /* rows that stand here */
@@ -79,7 +80,8 @@ void qn_prefix_free(qn_prefix *p)
 
 static uint32_t *bucket_of(const qn_prefix *p, uint32_t parent, const uint32_t *tokens)
 {
-    return &p->buckets[qn_hash64(tokens, p->block_tokens * sizeof *tokens, parent) & (p->n_buckets - 1)];
+    return &p->buckets[qn_hash64(tokens, p->block_tokens * sizeof *tokens, parent) &
+                       (p->n_buckets - 1)];
 }
 
 /* The full child of `parent` with these tokens, or 0. */
@@ -93,7 +95,8 @@ static uint32_t find_full(const qn_prefix *p, uint32_t parent, const uint32_t *t
 }
 
 /* The child that shares the most tokens, *n of them; 0 if none shares any. */
-static uint32_t find_partial(const qn_prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t limit, uint32_t *n)
+static uint32_t find_partial(const qn_prefix *p, uint32_t parent, const uint32_t *tokens,
+                             uint32_t limit, uint32_t *n)
 {
     uint32_t best = 0;
     *n = 0;
@@ -139,8 +142,8 @@ static void remove_node(qn_prefix *p, uint32_t n)
     p->free_node = n;
 }
 
-/* The least recently used leaf that no row stands on, or 0; with group >= 0 only one whose block of that group
- * nobody else holds, so that removing it makes room. */
+/* The least recently used leaf that no row stands on, or 0; with group >= 0 only one whose block of
+ * that group nobody else holds, so that removing it makes room. */
 static uint32_t oldest_leaf(const qn_prefix *p, int group)
 {
     uint32_t best = 0;
@@ -165,8 +168,10 @@ static uint32_t new_node(qn_prefix *p)
     return n;
 }
 
-/* A node under `parent` for the row's block number i with its first n tokens. Returns 0 when the tree is full. */
-static uint32_t add_node(qn_prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n, const qn_table *t, uint32_t i)
+/* A node under `parent` for the row's block number i with its first n tokens. Returns 0 when the
+ * tree is full. */
+static uint32_t add_node(qn_prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n,
+                         const qn_table *t, uint32_t i)
 {
     p->nodes[parent].n_locks++; /* making room must not take the parent */
     uint32_t at = new_node(p);
@@ -192,8 +197,8 @@ static uint32_t add_node(qn_prefix *p, uint32_t parent, const uint32_t *tokens, 
 
 /* ---- rows ---- */
 
-/* True if every group has the blocks that a row needs to continue at position n_tokens on the path that ends in
- * node n. */
+/* True if every group has the blocks that a row needs to continue at position n_tokens on the path
+ * that ends in node n. */
 static bool serves(const qn_prefix *p, uint32_t n, uint32_t n_tokens)
 {
     for (uint32_t g = 0; g < p->n_groups; g++) {
@@ -227,7 +232,8 @@ static void share_path(qn_prefix *p, uint32_t n, uint32_t n_blocks, uint32_t n_t
     }
 }
 
-uint32_t qn_prefix_take(qn_prefix *p, const uint32_t *tokens, uint32_t limit, qn_table *t, qn_prefix_place *at)
+uint32_t qn_prefix_take(qn_prefix *p, const uint32_t *tokens, uint32_t limit, qn_table *t,
+                        qn_prefix_place *at)
 {
     uint32_t n = 0, next, part = 0;
     while ((p->nodes[n].depth + 1) * p->block_tokens <= limit &&
@@ -248,7 +254,8 @@ uint32_t qn_prefix_take(qn_prefix *p, const uint32_t *tokens, uint32_t limit, qn
     return taken;
 }
 
-/* A leaf under `parent` that says no more than the first n tokens, and that nobody stands on, has had its day. */
+/* A leaf under `parent` that says no more than the first n tokens, and that nobody stands on, has
+ * had its day. */
 static void drop_shorter(qn_prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n)
 {
     for (uint32_t c = p->nodes[parent].first_child, next; c; c = next) {
@@ -259,7 +266,8 @@ static void drop_shorter(qn_prefix *p, uint32_t parent, const uint32_t *tokens, 
     }
 }
 
-static bool publish_full(qn_prefix *p, const uint32_t *tokens, const qn_table *t, qn_prefix_place *at)
+static bool publish_full(qn_prefix *p, const uint32_t *tokens, const qn_table *t,
+                         qn_prefix_place *at)
 {
     const uint32_t *span = tokens + (size_t)at->n_blocks * p->block_tokens;
     uint32_t n = find_full(p, at->node, span);
@@ -273,7 +281,8 @@ static bool publish_full(qn_prefix *p, const uint32_t *tokens, const qn_table *t
     return true;
 }
 
-static void publish_tail(qn_prefix *p, const uint32_t *tokens, uint32_t n, const qn_table *t, qn_prefix_place *at)
+static void publish_tail(qn_prefix *p, const uint32_t *tokens, uint32_t n, const qn_table *t,
+                         qn_prefix_place *at)
 {
     uint32_t same;
     find_partial(p, at->node, tokens, n, &same);
@@ -283,8 +292,8 @@ static void publish_tail(qn_prefix *p, const uint32_t *tokens, uint32_t n, const
     if (leaf) touch(p, leaf);
 }
 
-void qn_prefix_publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed, bool tail, const qn_table *t,
-                       qn_prefix_place *at)
+void qn_prefix_publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed, bool tail,
+                       const qn_table *t, qn_prefix_place *at)
 {
     if (!at->active) return;
     uint32_t before = at->n_blocks;
@@ -303,14 +312,16 @@ void qn_prefix_leave(qn_prefix *p, qn_prefix_place *at)
 
 /* ---- room ---- */
 
-/* Free the block of a sliding group that is least likely to be needed: of the least recently used path, the oldest
- * position. Returns false if there is none. */
+/* Free the block of a sliding group that is least likely to be needed: of the least recently used
+ * path, the oldest position. Returns false if there is none. */
 static bool drop_window_block(qn_prefix *p, uint32_t group)
 {
     uint32_t best = 0;
     for (uint32_t i = 1; i <= p->n_nodes; i++) {
         const node *x = &p->nodes[i], *b = &p->nodes[best];
-        if (!x->n_tokens || x->ids[group] == NO_BLOCK || !qn_blocks_is_cached(p->blocks, group, x->ids[group])) continue;
+        if (!x->n_tokens || x->ids[group] == NO_BLOCK ||
+            !qn_blocks_is_cached(p->blocks, group, x->ids[group]))
+            continue;
         if (!best || x->used < b->used || (x->used == b->used && x->depth < b->depth)) best = i;
     }
     if (!best) return false;

@@ -32,8 +32,11 @@ static qn_code sink_open(sink *s, const char *path, uint32_t n, uint32_t n_vocab
     if (!s->f) return qn_err_set(err, QN_IO, "cannot write %s: %m", s->tmp);
     char head[256];
     unsigned long long bytes = 4ull * n * n_vocab;
-    int len = snprintf(head, sizeof head, "{\"__metadata__\":{\"format\":\"pt\"},\"logits\":{\"dtype\":\"F32\",\"shape\":"
-                       "[%u,%u],\"data_offsets\":[0,%llu]}}", n, n_vocab, bytes);
+    int len =
+        snprintf(head, sizeof head,
+                 "{\"__metadata__\":{\"format\":\"pt\"},\"logits\":{\"dtype\":\"F32\",\"shape\":"
+                 "[%u,%u],\"data_offsets\":[0,%llu]}}",
+                 n, n_vocab, bytes);
     while (len % 8) head[len++] = ' ';
     uint64_t size = (uint64_t)len;
     uint8_t le[8];
@@ -56,7 +59,8 @@ static qn_code sink_close(sink *s, qn_code rc, qn_err *err)
 {
     if (!s->f) return rc;
     if (fclose(s->f) && !rc) rc = qn_err_set(err, QN_IO, "cannot write %s: %m", s->tmp);
-    if (!rc && rename(s->tmp, s->path)) rc = qn_err_set(err, QN_IO, "cannot rename to %s: %m", s->path);
+    if (!rc && rename(s->tmp, s->path))
+        rc = qn_err_set(err, QN_IO, "cannot rename to %s: %m", s->path);
     if (rc) unlink(s->tmp);
     return rc;
 }
@@ -119,7 +123,8 @@ static int run_logits(const qn_args *args)
     qn_err err = {0};
     qn_session s = {0};
     if (!qn_arg_given(args, "ids")) {
-        qn_err_set(&err, QN_INVALID, "no token ids; right would be: quern logits MODEL --ids 1,2,3");
+        qn_err_set(&err, QN_INVALID,
+                   "no token ids; right would be: quern logits MODEL --ids 1,2,3");
         return qn_fail_usage(&err);
     }
     qn_code rc = qn_session_open(&s, args, qn_arg_pos(args, 0), 0, &err);
@@ -129,20 +134,35 @@ static int run_logits(const qn_args *args)
 }
 
 static const qn_opt opts[] = {
-    {.name = "ids", .kind = QN_OPT_INTS, .min = 0, .max = 4294967294.0, .help = "token ids, separated by commas"},
-    {.name = "chunks", .kind = QN_OPT_INTS, .min = 1, .max = 1e6,
+    {.name = "ids",
+     .kind = QN_OPT_INTS,
+     .min = 0,
+     .max = 4294967294.0,
+     .help = "token ids, separated by commas"},
+    {.name = "chunks",
+     .kind = QN_OPT_INTS,
+     .min = 1,
+     .max = 1e6,
      .help = "sizes of the first forward passes; the logits do not depend on them"},
-    {.name = "out", .kind = QN_OPT_STR, .arg = "FILE",
+    {.name = "out",
+     .kind = QN_OPT_STR,
+     .arg = "FILE",
      .help = "write float32 [positions, vocabulary] as the tensor `logits` of a safetensors file"},
     {0},
 };
 static const qn_opt_group groups[] = {
     {"Input and output", opts}, {"Model", qn_opts_model}, {"Device", qn_opts_device}, {0}};
-static const qn_pos pos[] = {{"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
+static const qn_pos pos[] = {
+    {"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_logits = {
-    .name = "logits", .summary = "compute the logits of given token ids", .pos = pos, .groups = groups,
-    .about = "Runs the ids through the model and gives the logits of every position. Without --out one\n"
-             "line a position is printed: the position and its five most likely ids with their logits.\n",
+    .name = "logits",
+    .summary = "compute the logits of given token ids",
+    .pos = pos,
+    .groups = groups,
+    .about =
+        "Runs the ids through the model and gives the logits of every position. Without --out one\n"
+        "line a position is printed: the position and its five most likely ids with their "
+        "logits.\n",
     .examples = "  quern logits smollm2 --ids 504,3575,282,4649\n"
                 "  quern logits smollm2 --ids 504,3575,282 --chunks 2,1 --out logits.safetensors\n",
     .run = run_logits,

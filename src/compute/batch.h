@@ -17,12 +17,14 @@ enum { QN_MAX_KV_GROUPS = 4 };
 typedef struct qn_item {
     uint32_t row0;   /* first row in the batch */
     uint32_t n_new;  /* rows of this item, >= 1 */
-    uint32_t n_past; /* absolute position of its first token; that many tokens are stored before it */
+    uint32_t
+        n_past; /* absolute position of its first token; that many tokens are stored before it */
     uint32_t state;  /* recurrent state slot, for models that have one */
     /* Block table per KV group: position p lives in block blocks[g][p / block_tokens - first[g]].
      * Covers every position the item may read or write. */
     const uint32_t *blocks[QN_MAX_KV_GROUPS];
-    uint32_t first[QN_MAX_KV_GROUPS]; /* index of the first retained block (windows release older) */
+    uint32_t
+        first[QN_MAX_KV_GROUPS]; /* index of the first retained block (windows release older) */
 } qn_item;
 
 typedef struct qn_batch {

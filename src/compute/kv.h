@@ -1,9 +1,9 @@
 /* kv.h - what the KV cache of a model looks like, and pools of its blocks on a device.
  *
  * Layers that share a visibility rule form a group. One block holds `block_tokens` positions of all
- * layers of its group; how it lies inside a block is the device's business. Pools have a fixed number of blocks;
- * which sequence owns which block is decided by src/cache.
- * Threads: the engine thread.
+ * layers of its group; how it lies inside a block is the device's business. Pools have a fixed
+ * number of blocks; which sequence owns which block is decided by src/cache. Threads: the engine
+ * thread.
  */
 #ifndef QN_COMPUTE_KV_H
 #define QN_COMPUTE_KV_H

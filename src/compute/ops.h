@@ -3,8 +3,8 @@
  * Model code is written once against this table. It never names a device, an instruction set, a
  * number type of the activations or a KV codec: an operation takes tensors and gives a tensor, and
  * the device decides where it lies and in which type its elements are kept (`ref`: the type MLX
- * would give it; `cpu`: float32). A tensor is a small value without ownership: a device address that
- * host code must never dereference, and a shape.
+ * would give it; `cpu`: float32). A tensor is a small value without ownership: a device address
+ * that host code must never dereference, and a shape.
  *
  * Memory: results live in the run's scratch. `mark` and `reset` give the scratch of a layer back;
  * `accumulate` adds into an older tensor in place. Nothing is allocated per step.
@@ -61,7 +61,7 @@ typedef struct qn_run {
 typedef struct qn_run_limits {
     uint32_t max_tokens, max_items, max_out; /* of a batch */
     uint32_t max_positions;                  /* longest sequence */
-    size_t scratch_bytes;                    /* upper bound of scratch in a step (qn_model_ops.scratch) */
+    size_t scratch_bytes; /* upper bound of scratch in a step (qn_model_ops.scratch) */
 } qn_run_limits;
 
 /* A matrix to load: module path for messages and cache keys, and where the file has it. */
@@ -86,10 +86,12 @@ typedef struct qn_linear {
 
 typedef enum qn_act { QN_SILU = 0, QN_GELU, QN_GELU_TANH, QN_RELU2, QN_SIGMOID } qn_act;
 
-/* How a router turns its logits [T, E] (E experts) into k experts per row with weights (spec models 3.7). */
+/* How a router turns its logits [T, E] (E experts) into k experts per row with weights (spec
+ * models 3.7). */
 typedef enum qn_router_kind {
-    QN_ROUTE_SOFTMAX_ALL = 0, /* R1: probabilities over all experts, the k largest; normalized if asked */
-    QN_ROUTE_SOFTMAX_TOP      /* R2: the k largest logits, softmax over those */
+    QN_ROUTE_SOFTMAX_ALL =
+        0, /* R1: probabilities over all experts, the k largest; normalized if asked */
+    QN_ROUTE_SOFTMAX_TOP /* R2: the k largest logits, softmax over those */
 } qn_router_kind;
 
 typedef struct qn_router {
@@ -98,14 +100,15 @@ typedef struct qn_router {
     bool normalize; /* R1: divide the k weights by their sum */
 } qn_router;
 
-/* The experts of every row: ids [T, k] (uint32 on the device), weights [T, k]; rank 0 is the most likely. */
+/* The experts of every row: ids [T, k] (uint32 on the device), weights [T, k]; rank 0 is the most
+ * likely. */
 typedef struct qn_routing {
     qn_tensor ids, weights;
 } qn_routing;
 
-/* Rotary embedding: angle = pos * pos_scale * inv_k for k < dims/2, where inv_k = exp(-k * ln(base) /
- * (dims/2)), or 1/freqs[k] when a table is given (infinity: angle 0). The rotated part is multiplied
- * by mscale first when that is not 1. Source: spec numerics 6.2, models 3.3. */
+/* Rotary embedding: angle = pos * pos_scale * inv_k for k < dims/2, where inv_k = exp(-k * ln(base)
+ * / (dims/2)), or 1/freqs[k] when a table is given (infinity: angle 0). The rotated part is
+ * multiplied by mscale first when that is not 1. Source: spec numerics 6.2, models 3.3. */
 typedef struct qn_rope_desc {
     uint32_t dims;      /* rotated elements of each head, even; the rest is copied */
     bool traditional;   /* pairs (2i, 2i+1) instead of (i, i+dims/2) */
@@ -124,26 +127,29 @@ typedef struct qn_attend {
 struct qn_ops {
     /* ---- load time; errors are values ---- */
 
-    /* Bring n matrices into the device's layout. The sources' memory (mapped files) stays valid until the
-     * device is closed. out[n]; all or nothing. Errors: QN_IO, QN_NOMEM, QN_UNSUPPORTED, QN_CANCELLED. */
+    /* Bring n matrices into the device's layout. The sources' memory (mapped files) stays valid
+     * until the device is closed. out[n]; all or nothing. Errors: QN_IO, QN_NOMEM, QN_UNSUPPORTED,
+     * QN_CANCELLED. */
     qn_code (*load)(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
                     qn_weight **out, qn_err *err);
 
-    /* Bring one vector or small tensor [rows, cols] of a float type. Kept until the device is closed.
-     * Errors: QN_NOMEM. */
+    /* Bring one vector or small tensor [rows, cols] of a float type. Kept until the device is
+     * closed. Errors: QN_NOMEM. */
     qn_code (*upload)(qn_device *d, const void *data, qn_dtype t, uint32_t rows, uint32_t cols,
                       qn_tensor *out, qn_err *err);
 
     /* Make rotary tables for positions below max_positions; kept until the device is closed.
      * Errors: QN_NOMEM, QN_INVALID (dims odd). */
-    qn_code (*rope_new)(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions, qn_rope **out,
-                        qn_err *err);
+    qn_code (*rope_new)(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions,
+                        qn_rope **out, qn_err *err);
 
     /* Bytes of one block of a group on this device (no failure). */
     size_t (*kv_block_bytes)(const qn_device *d, const qn_kv_spec *spec, uint32_t group);
 
-    /* Pools of n_blocks[g] blocks per group. The spec is copied. Errors: QN_NOMEM, QN_UNSUPPORTED. */
-    qn_code (*kv_new)(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_kv **out, qn_err *err);
+    /* Pools of n_blocks[g] blocks per group. The spec is copied. Errors: QN_NOMEM, QN_UNSUPPORTED.
+     */
+    qn_code (*kv_new)(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_kv **out,
+                      qn_err *err);
     void (*kv_free)(qn_kv *kv);
 
     /* Copy a block within a group: copy on write (no failure). */
@@ -167,7 +173,8 @@ struct qn_ops {
 
     /* ---- one step ---- */
 
-    /* Start a step: scratch is empty, the batch is uploaded. The batch and kv stay valid until `end`. */
+    /* Start a step: scratch is empty, the batch is uploaded. The batch and kv stay valid until
+     * `end`. */
     void (*begin)(qn_run *r, const qn_batch *b, qn_kv *kv);
 
     /* Finish: waits for the device. Errors: QN_DEVICE. */
@@ -197,15 +204,17 @@ struct qn_ops {
     /* Rotate the heads of x [T, n*d_head] in place by the batch's positions. */
     void (*rope)(qn_run *r, qn_tensor x, uint32_t d_head, const qn_rope *rope);
 
-    /* Append k [T, Hk*Dk] and v [T, Hk*Dv] at the batch's positions of a layer, encoded by its codec. */
+    /* Append k [T, Hk*Dk] and v [T, Hk*Dv] at the batch's positions of a layer, encoded by its
+     * codec. */
     void (*kv_write)(qn_run *r, uint32_t layer, qn_tensor k, qn_tensor v);
 
     /* Attention of q [T, H*Dk] over what is stored, the new tokens included: [T, H*Dv]. Softmax
-     * partials are formed per QN_KV_SPLIT positions and merged in ascending order (spec engine R3). */
+     * partials are formed per QN_KV_SPLIT positions and merged in ascending order (spec engine R3).
+     */
     qn_tensor (*attend)(qn_run *r, qn_tensor q, const qn_attend *a);
 
-    /* Elementwise: act(x); act(gate)*up; a+b; a*b; x*s. Same shapes; b of add and mul may have one row,
-     * which is then used for every row. */
+    /* Elementwise: act(x); act(gate)*up; a+b; a*b; x*s. Same shapes; b of add and mul may have one
+     * row, which is then used for every row. */
     qn_tensor (*act)(qn_run *r, qn_tensor x, qn_act kind);
     qn_tensor (*glu)(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind);
     qn_tensor (*add)(qn_run *r, qn_tensor a, qn_tensor b);
@@ -218,12 +227,13 @@ struct qn_ops {
     /* x [T, n] times one factor per row s [T, 1]. */
     qn_tensor (*mul_rows)(qn_run *r, qn_tensor x, qn_tensor s);
 
-    /* x in float32, and x in the number type of `like`, for the few places where a reference leaves its own type.
-     * A device that keeps activations in float32 gives x back. */
+    /* x in float32, and x in the number type of `like`, for the few places where a reference leaves
+     * its own type. A device that keeps activations in float32 gives x back. */
     qn_tensor (*widen)(qn_run *r, qn_tensor x);
     qn_tensor (*cast_like)(qn_run *r, qn_tensor x, qn_tensor like);
 
-    /* Part `part` of every head of x, whose heads are n_parts runs of d columns each: [T, cols / n_parts]. */
+    /* Part `part` of every head of x, whose heads are n_parts runs of d columns each: [T, cols /
+     * n_parts]. */
     qn_tensor (*head_part)(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
 
     /* ---- experts: matrices loaded with n_experts > 1 ---- */
@@ -231,9 +241,10 @@ struct qn_ops {
     /* Choose experts from router logits [T, E]. Equal logits: the lower expert first. */
     qn_routing (*route)(qn_run *r, qn_tensor logits, const qn_router *how);
 
-    /* y[i] [T*k, n_out_i]: row t*k+j is x's row times the matrix of expert ids[t][j]. x has T rows (each used k
-     * times) or T*k rows. Biases are per expert [E, n_out] or absent. */
-    void (*expert_linear)(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids, const qn_linear *const *w);
+    /* y[i] [T*k, n_out_i]: row t*k+j is x's row times the matrix of expert ids[t][j]. x has T rows
+     * (each used k times) or T*k rows. Biases are per expert [E, n_out] or absent. */
+    void (*expert_linear)(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,
+                          const qn_linear *const *w);
 
     /* Sum over j, in rank order, of weights[t][j] * y[t*k+j]: [T, n]. */
     qn_tensor (*combine)(qn_run *r, qn_tensor y, qn_tensor weights);
@@ -247,31 +258,34 @@ struct qn_ops {
     /* Bytes of one slot (no failure). */
     size_t (*state_bytes)(const qn_device *d, const qn_kv_spec *spec);
 
-    /* Causal depthwise convolution over each item's rows and the K-1 inputs before them, which the slot keeps;
-     * then silu. x [T, C], w [C, K]. */
+    /* Causal depthwise convolution over each item's rows and the K-1 inputs before them, which the
+     * slot keeps; then silu. x [T, C], w [C, K]. */
     qn_tensor (*conv)(qn_run *r, uint32_t layer, qn_tensor x, qn_tensor w);
 
-    /* Decay of the gated delta rule: exp(-exp(a_log) * softplus(a + dt_bias)); a [T, n], a_log and dt_bias [1, n]. */
+    /* Decay of the gated delta rule: exp(-exp(a_log) * softplus(a + dt_bias)); a [T, n], a_log and
+     * dt_bias [1, n]. */
     qn_tensor (*decay)(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bias);
 
-    /* Gated delta rule over each item's rows in order, from the slot's state S [Hv, Dv, Dk] float32:
-     * S *= g; d = (v - S k) * beta; S += d k^T; y = S q. q and k [T, Hk*Dk], v [T, Hv*Dv], g and beta [T, Hv];
-     * value head h reads key head h*Hk/Hv. y [T, Hv*Dv]. Source: spec models 3.8. */
-    qn_tensor (*delta)(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v, qn_tensor g, qn_tensor beta);
+    /* Gated delta rule over each item's rows in order, from the slot's state S [Hv, Dv, Dk]
+     * float32: S *= g; d = (v - S k) * beta; S += d k^T; y = S q. q and k [T, Hk*Dk], v [T, Hv*Dv],
+     * g and beta [T, Hv]; value head h reads key head h*Hk/Hv. y [T, Hv*Dv]. Source: spec
+     * models 3.8. */
+    qn_tensor (*delta)(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v,
+                       qn_tensor g, qn_tensor beta);
 
     /* *x += y in place: the residual stream. */
     void (*accumulate)(qn_run *r, qn_tensor *x, qn_tensor y);
 
-    /* The values of x as float32 [rows, cols] in host memory, valid until `end`; the caller may overwrite
-     * them and then does not use x any more (no failure). */
+    /* The values of x as float32 [rows, cols] in host memory, valid until `end`; the caller may
+     * overwrite them and then does not use x any more (no failure). */
     float *(*fetch)(qn_run *r, qn_tensor x);
 };
 
 /* n columns of x from column c0: a view (no failure). */
 qn_tensor qn_cols(qn_tensor x, uint32_t c0, uint32_t n);
 
-/* The inverse frequencies of a rotary table in float32, inv[dims/2], by MLX's formula (spec numerics
- * 6.2, exp of 4.1) (no failure). */
+/* The inverse frequencies of a rotary table in float32, inv[dims/2], by MLX's formula (spec
+ * numerics 6.2, exp of 4.1) (no failure). */
 void qn_rope_inv(const qn_rope_desc *desc, float *inv);
 
 #endif

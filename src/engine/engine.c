@@ -10,8 +10,13 @@
 #include "engine/internal.h"
 
 enum {
-    DEFAULT_ROWS = 8, DEFAULT_QUEUE = 256, DEFAULT_STEP = 512, DEFAULT_MIXED = 256, DEFAULT_BLOCK = 64,
-    DEFAULT_POSITIONS = 32768, MAX_ROWS = 1024
+    DEFAULT_ROWS = 8,
+    DEFAULT_QUEUE = 256,
+    DEFAULT_STEP = 512,
+    DEFAULT_MIXED = 256,
+    DEFAULT_BLOCK = 64,
+    DEFAULT_POSITIONS = 32768,
+    MAX_ROWS = 1024
 };
 
 /* ---- sizes ---- */
@@ -38,9 +43,13 @@ static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
     o->block_tokens = or_default(o->block_tokens, DEFAULT_BLOCK);
     uint32_t own = or_default(e->model->info.max_positions, DEFAULT_POSITIONS);
     o->max_positions = or_default(o->max_positions, own);
-    if (o->max_rows > MAX_ROWS) return qn_err_set(err, QN_INVALID, "%u rows at once, must be at most %d", o->max_rows, MAX_ROWS);
-    if (o->block_tokens < 16 || o->block_tokens > 256 || (o->block_tokens & (o->block_tokens - 1))) {
-        return qn_err_set(err, QN_INVALID, "KV block size %u, must be 16, 32, 64, 128 or 256", o->block_tokens);
+    if (o->max_rows > MAX_ROWS)
+        return qn_err_set(err, QN_INVALID, "%u rows at once, must be at most %d", o->max_rows,
+                          MAX_ROWS);
+    if (o->block_tokens < 16 || o->block_tokens > 256 ||
+        (o->block_tokens & (o->block_tokens - 1))) {
+        return qn_err_set(err, QN_INVALID, "KV block size %u, must be 16, 32, 64, 128 or 256",
+                          o->block_tokens);
     }
     if (o->mixed_tokens < o->max_rows) o->mixed_tokens = o->max_rows;
     if (o->step_tokens < o->mixed_tokens) o->step_tokens = o->mixed_tokens;
@@ -67,8 +76,11 @@ static qn_code plan_pools(qn_engine *e, uint32_t *n_blocks, qn_err *err)
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         n_blocks[g] = (uint32_t)(n_blocks[g] * share);
         if (n_blocks[g] < 4) {
-            return qn_err_set(err, QN_LIMIT, "%llu bytes for the KV cache hold fewer than 4 blocks; give it more or "
-                              "lower the context length", (unsigned long long)budget);
+            return qn_err_set(
+                err, QN_LIMIT,
+                "%llu bytes for the KV cache hold fewer than 4 blocks; give it more or "
+                "lower the context length",
+                (unsigned long long)budget);
         }
     }
     return QN_OK;
@@ -105,7 +117,8 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     p->item_gen = calloc(rows, sizeof(qn_gen *));
     p->out_gen = calloc(rows, sizeof(qn_gen *));
     e->rows = calloc(rows, sizeof(qn_gen *));
-    if (p->ids && p->pos && p->items && p->out_rows && p->item_gen && p->out_gen && e->rows) return QN_OK;
+    if (p->ids && p->pos && p->items && p->out_rows && p->item_gen && p->out_gen && e->rows)
+        return QN_OK;
     return qn_err_set(err, QN_NOMEM, "engine: out of memory");
 }
 
@@ -121,7 +134,8 @@ void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *w
         qn_prefix_leave(e->prefix, &g->place);
     }
     qn_table_release(&g->table, e->blocks);
-    double now = qn_now_ms(), admit = g->admit_ms ? g->admit_ms : now, first = g->first_ms ? g->first_ms : now;
+    double now = qn_now_ms(), admit = g->admit_ms ? g->admit_ms : now,
+           first = g->first_ms ? g->first_ms : now;
     g->stats.queue_ms = admit - g->submit_ms;
     g->stats.prefill_ms = first - admit;
     g->stats.decode_ms = g->last_ms > first ? g->last_ms - first : 0;
@@ -141,7 +155,8 @@ static bool is_eos(const qn_gen *g, uint32_t id)
     return false;
 }
 
-/* Step 9 of the data path. Append a sampled token, tell the caller, and decide whether the row ends. */
+/* Step 9 of the data path. Append a sampled token, tell the caller, and decide whether the row
+ * ends. */
 static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
 {
     g->last_ms = qn_now_ms();
@@ -172,15 +187,17 @@ static void retire_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *
     }
 }
 
-/* Step 8 of the data path. Sample every row that has logits; [n_out, V] float32 in host memory. */
-static void sample_rows(qn_engine *e, float *logits)
+/* Step 8 of the data path. Sample every row that has logits; [n_out, V] float32 in host memory,
+ * holding values of `type`. */
+static void sample_rows(qn_engine *e, float *logits, qn_dtype type)
 {
     const qn_plan *p = &e->plan;
     uint32_t n_vocab = e->model->info.n_vocab;
     for (uint32_t i = 0; i < p->batch.n_out; i++) {
         qn_gen *g = p->out_gen[i];
         qn_sample s;
-        qn_sampler_draw(g->sampler, logits + (size_t)i * n_vocab, g->tokens, g->len, g->n_generated, &s);
+        qn_sampler_draw(g->sampler, logits + (size_t)i * n_vocab, type, g->tokens, g->len,
+                        g->n_generated, &s);
         qn_finish f = commit(e, g, &s);
         if (f) retire_row(e, g, f, NULL);
     }
@@ -194,7 +211,8 @@ static void advance(qn_engine *e)
         qn_gen *g = p->item_gen[i];
         bool prompt = g->computed < g->n_prompt && g->n_generated == 0;
         g->computed += g->n_planned;
-        if (e->prefix) qn_prefix_publish(e->prefix, g->tokens, g->computed, false, &g->table, &g->place);
+        if (e->prefix)
+            qn_prefix_publish(e->prefix, g->tokens, g->computed, false, &g->table, &g->place);
         qn_table_slide(&g->table, e->blocks, g->computed);
         if (!prompt) continue;
         uint32_t done = g->computed < g->n_prompt ? g->computed : g->n_prompt;
@@ -215,7 +233,8 @@ static void finish_prefill_only(qn_engine *e)
 static void fail_batch(qn_engine *e, const qn_err *why)
 {
     qn_log(QN_ERROR, "step failed: %s", why->text);
-    for (uint32_t i = 0; i < e->plan.batch.n_items; i++) retire_row(e, e->plan.item_gen[i], QN_FINISH_ERROR, why);
+    for (uint32_t i = 0; i < e->plan.batch.n_items; i++)
+        retire_row(e, e->plan.item_gen[i], QN_FINISH_ERROR, why);
 }
 
 static void count_kv(qn_engine *e)
@@ -239,7 +258,7 @@ static void step(qn_engine *e)
     ops->begin(e->run, &e->plan.batch, qn_blocks_kv(e->blocks));
     qn_tensor logits = e->model->ops->forward(e->model, e->run);
     advance(e);
-    if (e->plan.batch.n_out) sample_rows(e, ops->fetch(e->run, logits));
+    if (e->plan.batch.n_out) sample_rows(e, ops->fetch(e->run, logits), logits.dtype);
     finish_prefill_only(e);
     if (ops->end(e->run, &err)) fail_batch(e, &err);
     atomic_fetch_add(&e->steps, 1);
@@ -248,8 +267,8 @@ static void step(qn_engine *e)
 
 /* ---- the thread ---- */
 
-/* Move submissions to the queue. With wait, sleep until there is something to look at. Returns false
- * when the engine is to stop. */
+/* Move submissions to the queue. With wait, sleep until there is something to look at. Returns
+ * false when the engine is to stop. */
 static bool collect(qn_engine *e, bool wait)
 {
     pthread_mutex_lock(&e->lock);
@@ -325,6 +344,7 @@ qn_code qn_engine_new(qn_engine **out, qn_model *model, const qn_engine_opts *op
     qn_engine *e = calloc(1, sizeof *e);
     if (!e) return qn_err_set(err, QN_NOMEM, "engine: out of memory");
     e->model = model;
+    e->exact = !strcmp(model->dev->name, "ref");
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     qn_code rc = fill_opts(e, opts, err);
@@ -374,22 +394,27 @@ uint32_t qn_engine_max_positions(const qn_engine *e)
 
 static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *err)
 {
-    if (req->n_prompt == 0) return qn_err_set(err, QN_INVALID, "the prompt is empty; it must have at least one token");
+    if (req->n_prompt == 0)
+        return qn_err_set(err, QN_INVALID, "the prompt is empty; it must have at least one token");
     uint64_t total = (uint64_t)req->n_prompt + req->max_tokens;
     if (total > e->o.max_positions) {
-        return qn_err_set(err, QN_LIMIT, "prompt too long: %zu prompt tokens and %u to generate are more than the "
-                          "context length of %u", req->n_prompt, req->max_tokens, e->o.max_positions);
+        return qn_err_set(err, QN_LIMIT,
+                          "prompt too long: %zu prompt tokens and %u to generate are more than the "
+                          "context length of %u",
+                          req->n_prompt, req->max_tokens, e->o.max_positions);
     }
     for (size_t i = 0; i < req->n_prompt; i++) {
         if (req->prompt[i] >= e->model->info.n_vocab) {
-            return qn_err_set(err, QN_INVALID, "token id %u at position %zu of the prompt; ids must be below %u",
+            return qn_err_set(err, QN_INVALID,
+                              "token id %u at position %zu of the prompt; ids must be below %u",
                               req->prompt[i], i, e->model->info.n_vocab);
         }
     }
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         uint32_t need = qn_blocks_need(e->blocks, g, (uint32_t)total, e->o.step_tokens);
         if (need > qn_blocks_total(e->blocks, g)) {
-            return qn_err_set(err, QN_LIMIT, "prompt too long: %llu tokens need %u KV blocks, there are %u",
+            return qn_err_set(err, QN_LIMIT,
+                              "prompt too long: %llu tokens need %u KV blocks, there are %u",
                               (unsigned long long)total, need, qn_blocks_total(e->blocks, g));
         }
     }
@@ -432,12 +457,21 @@ qn_code qn_engine_submit(qn_engine *e, const qn_request *req, qn_gen **out, qn_e
 void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
 {
     *out = (qn_engine_stats){
-        .active_rows = e->n_rows, .waiting_rows = e->n_queue, .submitted = e->submitted, .finished = e->finished,
-        .prompt_tokens = e->prompt_tokens, .generated_tokens = e->generated_tokens, .steps = e->steps,
-        .preemptions = e->preemptions, .cached_tokens = e->cached_tokens, .kv_bytes_cached = e->kv_cached,
-        .kv_bytes_used = e->kv_used, .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev),
+        .active_rows = e->n_rows,
+        .waiting_rows = e->n_queue,
+        .submitted = e->submitted,
+        .finished = e->finished,
+        .prompt_tokens = e->prompt_tokens,
+        .generated_tokens = e->generated_tokens,
+        .steps = e->steps,
+        .preemptions = e->preemptions,
+        .cached_tokens = e->cached_tokens,
+        .kv_bytes_cached = e->kv_cached,
+        .kv_bytes_used = e->kv_used,
+        .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev),
     };
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
-        out->kv_bytes_total += (uint64_t)qn_blocks_total(e->blocks, g) * qn_blocks_bytes(e->blocks, g);
+        out->kv_bytes_total +=
+            (uint64_t)qn_blocks_total(e->blocks, g) * qn_blocks_bytes(e->blocks, g);
     }
 }

@@ -87,9 +87,9 @@ void qn_engine_free(qn_engine *e);
 /* Longest sequence (prompt + reply) this engine takes, in tokens (no failure). */
 uint32_t qn_engine_max_positions(const qn_engine *e);
 
-/* Queue a request. Everything the request points to is copied. Errors: QN_INVALID (empty prompt, an id
- * outside the vocabulary, a sampling value), QN_LIMIT "prompt too long" (prompt and max_tokens against
- * the context and the pools), QN_CANCELLED when the queue is full, QN_NOMEM. */
+/* Queue a request. Everything the request points to is copied. Errors: QN_INVALID (empty prompt, an
+ * id outside the vocabulary, a sampling value), QN_LIMIT "prompt too long" (prompt and max_tokens
+ * against the context and the pools), QN_CANCELLED when the queue is full, QN_NOMEM. */
 qn_code qn_engine_submit(qn_engine *e, const qn_request *req, qn_gen **out, qn_err *err);
 
 /* Take the next event if there is one. Returns false if none is waiting (no failure). */
@@ -101,8 +101,8 @@ bool qn_gen_wait(qn_gen *g, qn_event *ev, int timeout_ms);
 /* Ask the row to end; DONE follows within one step (no failure). */
 void qn_gen_cancel(qn_gen *g);
 
-/* Give the handle back; a running generation is cancelled first and ends on its own. `notify` is not
- * called any more once this returns (no failure). */
+/* Give the handle back; a running generation is cancelled first and ends on its own. `notify` is
+ * not called any more once this returns (no failure). */
 void qn_gen_free(qn_gen *g);
 
 typedef struct qn_engine_stats {

@@ -26,7 +26,8 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->tokens = malloc(n * sizeof *g->tokens);
     g->eos = malloc((req->n_eos ? req->n_eos : 1) * sizeof *g->eos);
     g->ring = calloc(QN_RING, sizeof *g->ring);
-    if (!g->tokens || !g->eos || !g->ring) return qn_err_set(err, QN_NOMEM, "request: out of memory");
+    if (!g->tokens || !g->eos || !g->ring)
+        return qn_err_set(err, QN_NOMEM, "request: out of memory");
     memcpy(g->tokens, req->prompt, req->n_prompt * sizeof *g->tokens);
     if (req->n_eos) memcpy(g->eos, req->eos, req->n_eos * sizeof *g->eos);
     g->n_prompt = g->len = (uint32_t)req->n_prompt;
@@ -36,7 +37,9 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->notify = req->notify;
     g->user = req->user;
     g->stats.prompt_tokens = g->n_prompt;
-    return qn_sampler_new(&g->sampler, &req->sampling, n_vocab, err);
+    qn_sampling sampling = req->sampling;
+    sampling.exact = g->engine->exact;
+    return qn_sampler_new(&g->sampler, &sampling, n_vocab, err);
 }
 
 qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab, qn_err *err)

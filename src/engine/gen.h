@@ -54,7 +54,8 @@ struct qn_gen {
 
 /* A generation with copies of everything in `req`; both owners hold it. Errors: QN_NOMEM,
  * QN_INVALID. */
-qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab, qn_err *err);
+qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab,
+                   qn_err *err);
 
 /* One owner leaves; the last one frees (no failure). */
 void qn_gen_leave(qn_gen *g);

@@ -27,6 +27,7 @@ struct qn_engine {
     qn_blocks *blocks;
     qn_prefix *prefix;   /* NULL: off, or the model has recurrent layers */
     qn_run *run;
+    bool exact;          /* the device gives mlx-lm's bits: so do the samplers */
     pthread_t thread;
     bool has_thread;
 
@@ -43,7 +44,8 @@ struct qn_engine {
     uint64_t n_admitted;
     qn_plan plan;
 
-    _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions, cached_tokens, kv_used, kv_cached;
+    _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions,
+        cached_tokens, kv_used, kv_cached;
 };
 
 /* Make the engine thread look at its inbox, flags and rows. Any thread (no failure). */

@@ -1,4 +1,5 @@
-/* loaded.c - opening a model folder with all its parts, in the order in which errors are cheapest. */
+/* loaded.c - opening a model folder with all its parts, in the order in which errors are cheapest.
+ */
 #include "engine/loaded.h"
 
 #include <stdlib.h>
@@ -65,14 +66,16 @@ static qn_code open_parts(qn_loaded *l, const char *dir, const qn_loaded_opts *o
 }
 
 /* Step 2 of the data path. */
-qn_code qn_loaded_open(qn_loaded **out, const char *dir, const char *id, const qn_loaded_opts *opts, qn_err *err)
+qn_code qn_loaded_open(qn_loaded **out, const char *dir, const char *id, const qn_loaded_opts *opts,
+                       qn_err *err)
 {
     static const qn_loaded_opts none;
     *out = NULL;
     qn_loaded *l = calloc(1, sizeof *l);
     if (!l) return qn_err_set(err, QN_NOMEM, "model: out of memory");
     l->id = name_of(dir, id);
-    qn_code rc = l->id ? open_parts(l, dir, opts ? opts : &none, err) : qn_err_set(err, QN_NOMEM, "model: out of memory");
+    qn_code rc = l->id ? open_parts(l, dir, opts ? opts : &none, err)
+                       : qn_err_set(err, QN_NOMEM, "model: out of memory");
     if (rc) {
         qn_loaded_close(l);
         return rc;

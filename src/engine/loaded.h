@@ -1,4 +1,5 @@
-/* loaded.h - everything that belongs to one opened model: folder, device, weights, tokenizer, template.
+/* loaded.h - everything that belongs to one opened model: folder, device, weights, tokenizer,
+ * template.
  *
  * Verbs and the server open one of these, then start an engine over `model`.
  * Threads: open and close from one thread; the members are safe to read from any thread.
@@ -32,7 +33,8 @@ typedef struct qn_loaded_opts {
 } qn_loaded_opts;
 
 /* Open the model in folder `dir`; `id` NULL: the folder's name. Errors: as of the parts. */
-qn_code qn_loaded_open(qn_loaded **out, const char *dir, const char *id, const qn_loaded_opts *opts, qn_err *err);
+qn_code qn_loaded_open(qn_loaded **out, const char *dir, const char *id, const qn_loaded_opts *opts,
+                       qn_err *err);
 void qn_loaded_close(qn_loaded *l);
 
 #endif

@@ -40,7 +40,8 @@ static void tell(char *err, size_t bytes, const qn_err *e)
     if (err && bytes) snprintf(err, bytes, "%s", e->text);
 }
 
-quern_model *quern_open(const char *folder, const quern_open_options *o, char *err, size_t err_bytes)
+quern_model *quern_open(const char *folder, const quern_open_options *o, char *err,
+                        size_t err_bytes)
 {
     static const quern_open_options none;
     if (!o) o = &none;
@@ -50,7 +51,8 @@ quern_model *quern_open(const char *folder, const quern_open_options *o, char *e
                          .no_panel_cache = o->no_panel_cache != 0};
     qn_engine_opts eo = {.max_rows = o->max_rows, .max_positions = o->max_positions};
     if (!m) qn_err_set(&e, QN_NOMEM, "out of memory");
-    if (m && !qn_loaded_open(&m->loaded, folder, NULL, &lo, &e)) qn_engine_new(&m->engine, m->loaded->model, &eo, &e);
+    if (m && !qn_loaded_open(&m->loaded, folder, NULL, &lo, &e))
+        qn_engine_new(&m->engine, m->loaded->model, &eo, &e);
     if (!e.code) return m;
     tell(err, err_bytes, &e);
     quern_close(m);
@@ -81,12 +83,14 @@ static json_t *template_vars(const char *messages, const char *variables, qn_err
         json_decref(vars);
         return NULL;
     }
-    if (!json_object_get(vars, "add_generation_prompt")) json_object_set_new(vars, "add_generation_prompt", json_true());
+    if (!json_object_get(vars, "add_generation_prompt"))
+        json_object_set_new(vars, "add_generation_prompt", json_true());
     json_object_set_new(vars, "messages", list);
     return vars;
 }
 
-char *quern_render(quern_model *m, const char *messages, const char *variables, char *err, size_t err_bytes)
+char *quern_render(quern_model *m, const char *messages, const char *variables, char *err,
+                   size_t err_bytes)
 {
     qn_err e = {0};
     qn_buf out = {0};
@@ -101,13 +105,14 @@ char *quern_render(quern_model *m, const char *messages, const char *variables, 
     return qn_buf_take(&out);
 }
 
-uint32_t *quern_tokenize(quern_model *m, const char *text, size_t n_text, int add_special, size_t *n, char *err,
-                         size_t err_bytes)
+uint32_t *quern_tokenize(quern_model *m, const char *text, size_t n_text, int add_special,
+                         size_t *n, char *err, size_t err_bytes)
 {
     qn_err e = {0};
     qn_ids ids = {0};
     *n = 0;
-    if (qn_tokenizer_encode(m->loaded->tok, text, n_text, add_special ? QN_ENCODE_ADD_SPECIAL : 0, &ids, &e)) {
+    if (qn_tokenizer_encode(m->loaded->tok, text, n_text, add_special ? QN_ENCODE_ADD_SPECIAL : 0,
+                            &ids, &e)) {
         tell(err, err_bytes, &e);
         qn_ids_release(&ids);
         return NULL;
@@ -128,22 +133,29 @@ char *quern_detokenize(quern_model *m, const uint32_t *ids, size_t n, char *err,
     return qn_buf_take(&out);
 }
 
-static qn_code start(quern_gen *g, quern_model *m, const uint32_t *ids, size_t n, const quern_options *o, qn_err *e)
+static qn_code start(quern_gen *g, quern_model *m, const uint32_t *ids, size_t n,
+                     const quern_options *o, qn_err *e)
 {
     qn_code rc = qn_reply_new(&g->reply, m->loaded->tok, o->stops, o->n_stops, e);
     if (rc) return rc;
     qn_request req = {
-        .prompt = ids, .n_prompt = n,
+        .prompt = ids,
+        .n_prompt = n,
         .max_tokens = o->max_tokens ? o->max_tokens : DEFAULT_MAX_TOKENS,
-        .eos = m->loaded->eos, .n_eos = m->loaded->n_eos,
-        .sampling = {.temperature = o->temperature, .top_p = o->top_p, .min_p = o->min_p, .top_k = o->top_k,
-                     .has_seed = o->has_seed != 0, .seed = o->seed},
+        .eos = m->loaded->eos,
+        .n_eos = m->loaded->n_eos,
+        .sampling = {.temperature = o->temperature,
+                     .top_p = o->top_p,
+                     .min_p = o->min_p,
+                     .top_k = o->top_k,
+                     .has_seed = o->has_seed != 0,
+                     .seed = o->seed},
     };
     return qn_engine_submit(m->engine, &req, &g->gen, e);
 }
 
-quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t n, const quern_options *o, char *err,
-                           size_t err_bytes)
+quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t n, const quern_options *o,
+                           char *err, size_t err_bytes)
 {
     static const quern_options none;
     qn_err e = {0};
@@ -155,10 +167,12 @@ quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t n, const 
     return NULL;
 }
 
-quern_gen *quern_start(quern_model *m, const char *prompt, const quern_options *o, char *err, size_t err_bytes)
+quern_gen *quern_start(quern_model *m, const char *prompt, const quern_options *o, char *err,
+                       size_t err_bytes)
 {
     size_t n;
-    uint32_t *ids = quern_tokenize(m, prompt, strlen(prompt), o && o->add_special, &n, err, err_bytes);
+    uint32_t *ids =
+        quern_tokenize(m, prompt, strlen(prompt), o && o->add_special, &n, err, err_bytes);
     if (!ids) return NULL;
     quern_gen *g = quern_start_ids(m, ids, n, o, err, err_bytes);
     free(ids);
@@ -167,7 +181,8 @@ quern_gen *quern_start(quern_model *m, const char *prompt, const quern_options *
 
 static void fill_done(quern_gen *g, const qn_event *in, quern_event *out)
 {
-    static const quern_finish map[] = {QUERN_RUNNING, QUERN_STOP, QUERN_LENGTH, QUERN_CANCELLED, QUERN_ERROR};
+    static const quern_finish map[] = {QUERN_RUNNING, QUERN_STOP, QUERN_LENGTH, QUERN_CANCELLED,
+                                       QUERN_ERROR};
     if (!g->halted) qn_reply_finish(g->reply, &g->text);
     g->done = true;
     g->err = in->err;

@@ -27,7 +27,8 @@ static qn_code add_stop(qn_reply *r, const char *text, qn_err *err)
                           QN_MAX_STOP_BYTES);
     }
     if (r->n_stops == QN_MAX_STOPS) {
-        return qn_err_set(err, QN_LIMIT, "too many stop strings; at most %d are allowed", QN_MAX_STOPS);
+        return qn_err_set(err, QN_LIMIT, "too many stop strings; at most %d are allowed",
+                          QN_MAX_STOPS);
     }
     stop_string *s = &r->stops[r->n_stops++];
     memcpy(s->text, text, n);
@@ -35,7 +36,8 @@ static qn_code add_stop(qn_reply *r, const char *text, qn_err *err)
     return QN_OK;
 }
 
-qn_code qn_reply_new(qn_reply **out, const qn_tokenizer *tok, const char *const *stops, size_t n_stops, qn_err *err)
+qn_code qn_reply_new(qn_reply **out, const qn_tokenizer *tok, const char *const *stops,
+                     size_t n_stops, qn_err *err)
 {
     *out = NULL;
     qn_reply *r = calloc(1, sizeof *r);

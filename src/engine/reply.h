@@ -23,7 +23,8 @@ typedef struct qn_reply qn_reply;
 
 /* Start a reply. stops[n_stops] are copied; empty ones are ignored. `tok` is borrowed until
  * qn_reply_free. Errors: QN_LIMIT (too many, too long: names the limit), QN_NOMEM. */
-qn_code qn_reply_new(qn_reply **out, const qn_tokenizer *tok, const char *const *stops, size_t n_stops, qn_err *err);
+qn_code qn_reply_new(qn_reply **out, const qn_tokenizer *tok, const char *const *stops,
+                     size_t n_stops, qn_err *err);
 
 /* NULL is allowed (no failure). */
 void qn_reply_free(qn_reply *r);

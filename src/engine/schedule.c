@@ -24,7 +24,8 @@ static bool fits(const qn_engine *e, const qn_gen *g)
     return true;
 }
 
-/* A slot that no running row has, zeroed: the row starts at position 0. There are max_rows of them. */
+/* A slot that no running row has, zeroed: the row starts at position 0. There are max_rows of them.
+ */
 static void take_state(qn_engine *e, qn_gen *g)
 {
     if (!e->kv.n_states) return;
@@ -38,7 +39,8 @@ static void take_state(qn_engine *e, qn_gen *g)
     e->model->dev->ops->state_clear(qn_blocks_kv(e->blocks), slot);
 }
 
-/* Start from the longest known prefix; the last token is always computed, since its logits are needed. */
+/* Start from the longest known prefix; the last token is always computed, since its logits are
+ * needed. */
 static void take_prefix(qn_engine *e, qn_gen *g)
 {
     if (!e->prefix) return;
@@ -67,8 +69,8 @@ void qn_engine_admit(qn_engine *e)
     }
 }
 
-/* The most recently admitted row gives its blocks back and waits at the head of the queue; its tokens
- * are computed again later, to the same bits. */
+/* The most recently admitted row gives its blocks back and waits at the head of the queue; its
+ * tokens are computed again later, to the same bits. */
 static bool preempt_after(qn_engine *e, const qn_gen *keep)
 {
     uint32_t last = e->n_rows - 1;
@@ -110,7 +112,8 @@ static void make_room(qn_engine *e, const qn_gen *g, uint32_t n)
     }
 }
 
-/* Reserve blocks for n tokens of row g, evicting cached ones and preempting younger rows if needed. */
+/* Reserve blocks for n tokens of row g, evicting cached ones and preempting younger rows if needed.
+ */
 static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
 {
     make_room(e, g, n);
@@ -122,8 +125,8 @@ static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
     return true;
 }
 
-/* Reserve for decode rows first, then give what is left of the budget to prefill, oldest first. Rows
- * preempted on the way are the youngest, so e->n_rows may shrink while we walk. */
+/* Reserve for decode rows first, then give what is left of the budget to prefill, oldest first.
+ * Rows preempted on the way are the youngest, so e->n_rows may shrink while we walk. */
 static uint32_t reserve_all(qn_engine *e)
 {
     uint32_t n = 0, n_decode = 0;
@@ -150,7 +153,8 @@ static void add_item(qn_engine *e, qn_gen *g)
     qn_plan *p = &e->plan;
     qn_batch *b = &p->batch;
     qn_item *it = &p->items[b->n_items];
-    *it = (qn_item){.row0 = b->n_tokens, .n_new = g->n_planned, .n_past = g->computed, .state = g->state_slot};
+    *it = (qn_item){
+        .row0 = b->n_tokens, .n_new = g->n_planned, .n_past = g->computed, .state = g->state_slot};
     qn_table_view(&g->table, e->blocks, it);
     p->item_gen[b->n_items++] = g;
     for (uint32_t i = 0; i < g->n_planned; i++) {

@@ -16,25 +16,29 @@ typedef struct scorer {
     uint32_t *pos, *out_rows; /* [n], [max_chunk] */
 } scorer;
 
-static qn_code check(const qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *o, qn_err *err)
+static qn_code check(const qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *o,
+                     qn_err *err)
 {
     if (n == 0) return qn_err_set(err, QN_INVALID, "no token ids; at least one is needed");
     for (uint32_t i = 0; i < n; i++) {
         if (ids[i] >= m->info.n_vocab) {
-            return qn_err_set(err, QN_INVALID, "token id %u at position %u; ids must be below %u", ids[i], i, m->info.n_vocab);
+            return qn_err_set(err, QN_INVALID, "token id %u at position %u; ids must be below %u",
+                              ids[i], i, m->info.n_vocab);
         }
     }
     uint64_t sum = 0;
     for (size_t i = 0; i < o->n_chunks; i++) {
         sum += o->chunks[i];
         if (o->chunks[i] == 0 || sum > n) {
-            return qn_err_set(err, QN_INVALID, "chunks must be positive and add up to at most the %u ids", n);
+            return qn_err_set(err, QN_INVALID,
+                              "chunks must be positive and add up to at most the %u ids", n);
         }
     }
     return QN_OK;
 }
 
-static qn_code open_scorer(scorer *s, uint32_t n, uint32_t max_chunk, uint32_t block_tokens, qn_err *err)
+static qn_code open_scorer(scorer *s, uint32_t n, uint32_t max_chunk, uint32_t block_tokens,
+                           qn_err *err)
 {
     qn_kv_spec kv = s->m->kv;
     kv.block_tokens = block_tokens;
@@ -65,13 +69,19 @@ static void close_scorer(scorer *s)
     free(s->out_rows);
 }
 
-static qn_code run_chunk(scorer *s, const uint32_t *ids, uint32_t first, uint32_t n, qn_score_fn fn, void *user, qn_err *err)
+static qn_code run_chunk(scorer *s, const uint32_t *ids, uint32_t first, uint32_t n, qn_score_fn fn,
+                         void *user, qn_err *err)
 {
     const qn_ops *ops = s->m->dev->ops;
     if (!qn_table_extend(&s->table, s->blocks, first, n)) QN_UNREACHABLE();
     qn_item item = {.row0 = 0, .n_new = n, .n_past = first};
     qn_table_view(&s->table, s->blocks, &item);
-    qn_batch b = {.n_tokens = n, .n_items = 1, .n_out = n, .ids = ids + first, .pos = s->pos + first, .items = &item,
+    qn_batch b = {.n_tokens = n,
+                  .n_items = 1,
+                  .n_out = n,
+                  .ids = ids + first,
+                  .pos = s->pos + first,
+                  .items = &item,
                   .out_rows = s->out_rows};
     ops->begin(s->run, &b, qn_blocks_kv(s->blocks));
     qn_tensor logits = s->m->ops->forward(s->m, s->run);
@@ -80,15 +90,16 @@ static qn_code run_chunk(scorer *s, const uint32_t *ids, uint32_t first, uint32_
     return rc ? rc : end;
 }
 
-qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *opts, qn_score_fn fn, void *user,
-                 qn_err *err)
+qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *opts,
+                 qn_score_fn fn, void *user, qn_err *err)
 {
     static const qn_score_opts none;
     const qn_score_opts *o = opts ? opts : &none;
     qn_code rc = check(m, ids, n, o, err);
     if (rc) return rc;
     uint32_t max_chunk = o->max_chunk ? o->max_chunk : DEFAULT_CHUNK;
-    for (size_t i = 0; i < o->n_chunks; i++) max_chunk = o->chunks[i] > max_chunk ? o->chunks[i] : max_chunk;
+    for (size_t i = 0; i < o->n_chunks; i++)
+        max_chunk = o->chunks[i] > max_chunk ? o->chunks[i] : max_chunk;
     scorer s = {.m = m};
     rc = open_scorer(&s, n, max_chunk, o->block_tokens ? o->block_tokens : DEFAULT_BLOCK, err);
     uint32_t done = 0;

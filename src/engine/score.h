@@ -11,20 +11,22 @@
 
 #include "model/model.h"
 
-/* Called per chunk: logits [n, n_vocab] float32 of positions first .. first+n-1, valid during the call.
- * Another code than QN_OK ends the run with that code (the callee fills err). */
-typedef qn_code (*qn_score_fn)(void *user, uint32_t first, uint32_t n, const float *logits, qn_err *err);
+/* Called per chunk: logits [n, n_vocab] float32 of positions first .. first+n-1, valid during the
+ * call. Another code than QN_OK ends the run with that code (the callee fills err). */
+typedef qn_code (*qn_score_fn)(void *user, uint32_t first, uint32_t n, const float *logits,
+                               qn_err *err);
 
 typedef struct qn_score_opts {
-    const uint32_t *chunks; /* [n_chunks] sizes of the first forward passes; the rest follows in one or more */
+    const uint32_t
+        *chunks; /* [n_chunks] sizes of the first forward passes; the rest follows in one or more */
     size_t n_chunks;
     uint32_t max_chunk;     /* most tokens of a pass; 0: 128 */
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
 } qn_score_opts;
 
-/* Run ids [n] through the model. Errors: QN_INVALID (no ids, an id outside the vocabulary, chunks that are 0 or
- * longer than the ids), QN_NOMEM, and fn's. */
-qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *opts, qn_score_fn fn, void *user,
-                 qn_err *err);
+/* Run ids [n] through the model. Errors: QN_INVALID (no ids, an id outside the vocabulary, chunks
+ * that are 0 or longer than the ids), QN_NOMEM, and fn's. */
+qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *opts,
+                 qn_score_fn fn, void *user, qn_err *err);
 
 #endif

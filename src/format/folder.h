@@ -46,7 +46,8 @@ qn_code qn_folder_matrix(qn_folder *f, const char *path, uint32_t n_experts, uin
                          uint32_t n_in, qn_matrix *out, qn_err *err);
 
 /* Bind a vector or small tensor `name` with the given element count (0 = any). Marks it as used.
- * A missing tensor is QN_NOT_FOUND; with optional=true it is QN_OK and *out NULL. */
+ * Errors: QN_NOT_FOUND for a missing tensor (with optional=true it is QN_OK and *out NULL),
+ * QN_FORMAT for another count. */
 qn_code qn_folder_vector(qn_folder *f, const char *name, uint64_t count, bool optional,
                          const qn_stored **out, qn_err *err);
 
@@ -65,6 +66,7 @@ qn_code qn_folder_check_all_used(const qn_folder *f, qn_err *err);
 /* ---- config fields, shared by families. "null" is reported as absent by the *_or forms unless the
  * family asks with qn_cfg_is_null. Integral floats are integers. ---- */
 
+/* True if the key is there and holds null (no failure). */
 bool qn_cfg_is_null(const json_t *cfg, const char *key);
 
 /* Required fields. Errors: QN_FORMAT naming the key, what it holds and what is right. */
@@ -77,7 +79,7 @@ qn_code qn_cfg_u32_or(const json_t *cfg, const char *key, uint32_t dflt, uint32_
                       uint32_t *out, qn_err *err);
 qn_code qn_cfg_f64_or(const json_t *cfg, const char *key, double dflt, double *out, qn_err *err);
 qn_code qn_cfg_bool_or(const json_t *cfg, const char *key, bool dflt, bool *out, qn_err *err);
-/* NULL dflt allowed; the string is borrowed from cfg. */
+/* NULL dflt allowed; the string is borrowed from cfg. Errors: QN_FORMAT for a wrong type. */
 qn_code qn_cfg_str_or(const json_t *cfg, const char *key, const char *dflt, const char **out,
                       qn_err *err);
 

@@ -32,7 +32,7 @@ typedef struct qn_shard qn_shard;
  * QN_NOT_FOUND, QN_FORMAT (names the tensor), QN_UNSUPPORTED (a dtype), QN_NOMEM. */
 qn_code qn_shard_open(qn_shard **out, const char *path, qn_err *err);
 
-/* The same over bytes in memory that the caller keeps until close; for tests and fuzzing. */
+/* The same over bytes in memory that the caller keeps until close; for tests and fuzzing. Errors: the same. */
 qn_code qn_shard_parse(qn_shard **out, const void *bytes, size_t size, const char *label,
                        qn_err *err);
 

@@ -36,10 +36,12 @@ static void project_qkv(const qn_layer *l, qn_run *r, qn_tensor x, qn_tensor y[3
     y[2] = qn_cols(all, nq + nk, nk);
 }
 
-static qn_tensor head_norm(const qn_dense *m, qn_run *r, qn_tensor x, const qn_norm *n, uint32_t d_head)
+static qn_tensor head_norm(const qn_dense *m, qn_run *r, qn_tensor x, const qn_norm *n,
+                           uint32_t d_head)
 {
     if (m->d.qk_norm == QN_QK_NONE) return x;
-    return r->ops->rms_norm(r, x, n->w, m->d.qk_norm == QN_QK_HEAD ? d_head : x.cols, m->d.norm_eps);
+    return r->ops->rms_norm(r, x, n->w, m->d.qk_norm == QN_QK_HEAD ? d_head : x.cols,
+                            m->d.norm_eps);
 }
 
 static void rotate(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor q, qn_tensor k)
@@ -95,14 +97,16 @@ static qn_tensor gated_delta(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor
     const qn_linear *w[4] = {&l->g_qkv, &l->g_z, &l->g_b, &l->g_a};
     o->linear(r, 4, y, x, w);
     qn_tensor c = o->conv(r, i, y[0], l->g_conv), none = {0};
-    /* An L2 norm written as an RMS norm: its eps of 1e-6 belongs to the sum of squares, not to their mean. */
+    /* An L2 norm written as an RMS norm: its eps of 1e-6 belongs to the sum of squares, not to
+     * their mean. */
     double inv = pow(g->d_k, -0.5);
     float eps = (float)(1e-6 * (inv * inv));
     qn_tensor q = o->rms_norm(r, qn_cols(c, 0, n_k), none, g->d_k, eps);
     qn_tensor k = o->rms_norm(r, qn_cols(c, n_k, n_k), none, g->d_k, eps);
     q = o->scale(r, q, (float)(inv * inv));
     k = o->scale(r, k, (float)inv);
-    qn_tensor beta = o->act(r, y[2], QN_SIGMOID), decay = o->decay(r, y[3], l->g_a_log, l->g_dt_bias);
+    qn_tensor beta = o->act(r, y[2], QN_SIGMOID),
+              decay = o->decay(r, y[3], l->g_a_log, l->g_dt_bias);
     qn_tensor h = o->delta(r, i, q, k, qn_cols(c, 2 * n_k, n_v), decay, beta);
     qn_tensor n = o->rms_norm(r, h, l->g_norm, g->d_v, m->d.norm_eps);
     n = o->glu(r, o->widen(r, y[1]), o->widen(r, n), QN_SILU);
@@ -114,7 +118,8 @@ static qn_tensor mixer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
     return m->layers[i].d->recurrent ? gated_delta(m, r, i, x) : attention(m, r, i, x);
 }
 
-/* Experts (spec models 3.6): each row goes through its k experts, and through the shared one if there is one. */
+/* Experts (spec models 3.6): each row goes through its k experts, and through the shared one if
+ * there is one. */
 static qn_tensor experts(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor x)
 {
     const qn_ops *o = r->ops;
@@ -136,7 +141,8 @@ static qn_tensor experts(const qn_dense *m, qn_run *r, const qn_layer *l, qn_ten
 static qn_tensor mlp(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor x)
 {
     if (l->d->sparse) return experts(m, r, l, x);
-    if (m->d.mlp == QN_MLP_TWO) return linear(r, r->ops->act(r, linear(r, x, &l->up), m->d.act), &l->down);
+    if (m->d.mlp == QN_MLP_TWO)
+        return linear(r, r->ops->act(r, linear(r, x, &l->up), m->d.act), &l->down);
     qn_tensor y[2];
     if (m->d.mlp == QN_MLP_GLU_FUSED) {
         qn_tensor both = linear(r, x, &l->gate_up);
@@ -200,16 +206,19 @@ qn_tensor qn_dense_forward(qn_model *base, qn_run *r)
     return logits;
 }
 
-/* Widest sum of results of one layer, in floats per row: each product's result, the norms and rotations beside it,
- * and as much again for the prepared form of its input. */
+/* Widest sum of results of one layer, in floats per row: each product's result, the norms and
+ * rotations beside it, and as much again for the prepared form of its input. */
 static size_t layer_width(const qn_dense *m, const qn_layer_desc *l)
 {
     const qn_moe *e = &m->d.moe;
     const qn_gdn *g = &m->d.gdn;
-    size_t d = m->d.d_model, heads = (size_t)l->d_head * (l->n_heads + 2u * l->n_kv_heads), n = 6 * d + 4 * heads;
-    if (l->recurrent) n += 8 * ((size_t)g->n_k_heads * g->d_k * 2 + 2 * (size_t)g->n_v_heads * (g->d_v + 1));
+    size_t d = m->d.d_model, heads = (size_t)l->d_head * (l->n_heads + 2u * l->n_kv_heads),
+           n = 6 * d + 4 * heads;
+    if (l->recurrent)
+        n += 8 * ((size_t)g->n_k_heads * g->d_k * 2 + 2 * (size_t)g->n_v_heads * (g->d_v + 1));
     if (!l->sparse) return n + 6 * (size_t)l->d_ff;
-    return n + (size_t)e->router.k * (8 * (size_t)e->d_ff + 6 * d + 64) + 3 * (size_t)e->n_experts + 6 * (size_t)e->d_ff_shared;
+    return n + (size_t)e->router.k * (8 * (size_t)e->d_ff + 6 * d + 64) + 3 * (size_t)e->n_experts +
+           6 * (size_t)e->d_ff_shared;
 }
 
 size_t qn_dense_scratch(const qn_model *base, uint32_t max_tokens, uint32_t max_out)
@@ -221,5 +230,7 @@ size_t qn_dense_scratch(const qn_model *base, uint32_t max_tokens, uint32_t max_
         if (width > widest) widest = width;
     }
     size_t rows = (size_t)max_tokens + 16, fixed = (1u << 20) + (size_t)m->d.moe.n_experts * 1024;
-    return 4 * (rows * (2 * e + 2 * widest) + ((size_t)max_out + 1) * (4 * e + 3 * (size_t)m->d.n_vocab)) + fixed;
+    return 4 * (rows * (2 * e + 2 * widest) +
+                ((size_t)max_out + 1) * (4 * e + 3 * (size_t)m->d.n_vocab)) +
+           fixed;
 }

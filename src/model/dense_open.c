@@ -20,7 +20,8 @@ typedef struct binder {
     qn_err *err;
 } binder;
 
-/* Path of `name` in layer i, or of `name` alone when i < 0. In the arena: it names cache entries. */
+/* Path of `name` in layer i, or of `name` alone when i < 0. In the arena: it names cache entries.
+ */
 static char *path_of(binder *b, int i, const char *name)
 {
     qn_arena *a = &b->m->arena;
@@ -30,13 +31,15 @@ static char *path_of(binder *b, int i, const char *name)
     return p;
 }
 
-static qn_code bind_vector(binder *b, const char *name, uint64_t count, bool optional, bool add_one, qn_tensor *out)
+static qn_code bind_vector(binder *b, const char *name, uint64_t count, bool optional, bool add_one,
+                           qn_tensor *out)
 {
     const qn_stored *t;
     qn_code rc = qn_folder_vector(b->f, name, count, optional, &t, b->err);
     if (rc || !t) return rc;
     qn_ops const *ops = b->m->base.dev->ops;
-    if (!add_one) return ops->upload(b->m->base.dev, t->data, t->dtype, 1, (uint32_t)count, out, b->err);
+    if (!add_one)
+        return ops->upload(b->m->base.dev, t->data, t->dtype, 1, (uint32_t)count, out, b->err);
     float *v = malloc(count * sizeof *v);
     if (!v) return qn_err_set(b->err, QN_NOMEM, "model: out of memory");
     qn_widen(v, t->data, t->dtype, count);
@@ -66,7 +69,8 @@ static qn_code bind_norm(binder *b, int i, const char *name, uint32_t width, qn_
 }
 
 /* Upload a small tensor [rows, cols] of layer i by its full name. */
-static qn_code bind_tensor(binder *b, int i, const char *name, uint32_t rows, uint32_t cols, qn_tensor *out)
+static qn_code bind_tensor(binder *b, int i, const char *name, uint32_t rows, uint32_t cols,
+                           qn_tensor *out)
 {
     char *path = path_of(b, i, name);
     const qn_stored *t;
@@ -77,8 +81,8 @@ static qn_code bind_tensor(binder *b, int i, const char *name, uint32_t rows, ui
 }
 
 /* Queue the matrix `name` for loading into *out; with_bias: the module has a `.bias` vector. */
-static qn_code bind_stack(binder *b, int i, const char *name, uint32_t n_experts, uint32_t n_out, uint32_t n_in,
-                          qn_linear *out)
+static qn_code bind_stack(binder *b, int i, const char *name, uint32_t n_experts, uint32_t n_out,
+                          uint32_t n_in, qn_linear *out)
 {
     char *path = path_of(b, i, name);
     if (!path) return QN_NOMEM;
@@ -90,8 +94,8 @@ static qn_code bind_stack(binder *b, int i, const char *name, uint32_t n_experts
     return rc;
 }
 
-static qn_code bind_linear(binder *b, int i, const char *name, uint32_t n_out, uint32_t n_in, bool with_bias,
-                           qn_linear *out)
+static qn_code bind_linear(binder *b, int i, const char *name, uint32_t n_out, uint32_t n_in,
+                           bool with_bias, qn_linear *out)
 {
     if (!name) return QN_OK;
     qn_code rc = bind_stack(b, i, name, 0, n_out, n_in, out);
@@ -105,7 +109,8 @@ static qn_code bind_linear(binder *b, int i, const char *name, uint32_t n_out, u
 }
 
 /* Stack the matrices of raw checkpoints, "EXPERTS.e.PROJ", into one matrix in the model's arena. */
-static qn_code stack_raw(binder *b, int i, const char *proj, uint32_t n_out, uint32_t n_in, qn_linear *out)
+static qn_code stack_raw(binder *b, int i, const char *proj, uint32_t n_out, uint32_t n_in,
+                         qn_linear *out)
 {
     const qn_moe *moe = &b->m->d.moe;
     qn_matrix_src *s = &b->src[b->n];
@@ -114,7 +119,8 @@ static qn_code stack_raw(binder *b, int i, const char *proj, uint32_t n_out, uin
     qn_check(b->n < b->cap);
     for (uint32_t e = 0; e < moe->n_experts; e++) {
         qn_matrix m;
-        char *path = qn_arena_printf(&b->m->arena, "%s.%d.%s.%u.%s", b->m->d.names.layers, i, b->m->d.names.experts, e, proj);
+        char *path = qn_arena_printf(&b->m->arena, "%s.%d.%s.%u.%s", b->m->d.names.layers, i,
+                                     b->m->d.names.experts, e, proj);
         if (!path) return qn_err_set(b->err, QN_NOMEM, "model: out of memory");
         qn_code rc = qn_folder_matrix(b->f, path, 0, n_out, n_in, &m, b->err);
         if (rc) return rc;
@@ -122,11 +128,15 @@ static qn_code stack_raw(binder *b, int i, const char *proj, uint32_t n_out, uin
         if (e == 0) {
             *s = (qn_matrix_src){.path = path, .m = m};
             size_t groups = m.spec.mode ? (size_t)n_out * n_in / m.spec.group_size : 0;
-            bytes[0] = m.spec.mode ? n_out * qn_qrow_bytes(&m.spec, n_in) : (size_t)n_out * n_in * qn_dtype_size(m.dtype);
-            bytes[1] = bytes[2] = groups * (m.spec.mode == QN_Q_AFFINE ? qn_dtype_size(m.dtype) : 1);
+            bytes[0] = m.spec.mode ? n_out * qn_qrow_bytes(&m.spec, n_in)
+                                   : (size_t)n_out * n_in * qn_dtype_size(m.dtype);
+            bytes[1] = bytes[2] =
+                groups * (m.spec.mode == QN_Q_AFFINE ? qn_dtype_size(m.dtype) : 1);
         }
         if (memcmp(&m.spec, &s->m.spec, sizeof m.spec) || m.dtype != s->m.dtype) {
-            return qn_err_set(b->err, QN_FORMAT, "%s: experts of one layer differ in number type or quantization", path);
+            return qn_err_set(b->err, QN_FORMAT,
+                              "%s: experts of one layer differ in number type or quantization",
+                              path);
         }
         for (int k = 0; k < 3; k++) {
             if (!part[k]) continue;
@@ -182,7 +192,8 @@ static qn_code bind_gated_delta(binder *b, int i, qn_layer *l)
     const qn_desc *d = &b->m->d;
     const qn_names *n = &d->names;
     const qn_gdn *g = &d->gdn;
-    uint32_t e = d->d_model, n_v = g->n_v_heads * g->d_v, channels = 2 * g->n_k_heads * g->d_k + n_v;
+    uint32_t e = d->d_model, n_v = g->n_v_heads * g->d_v,
+             channels = 2 * g->n_k_heads * g->d_k + n_v;
     qn_code rc;
     if ((rc = bind_linear(b, i, n->g_qkv, channels, e, false, &l->g_qkv))) return rc;
     if ((rc = bind_linear(b, i, n->g_z, n_v, e, false, &l->g_z))) return rc;
@@ -205,7 +216,8 @@ static qn_code bind_mlp(binder *b, int i, qn_layer *l)
     if (d->mlp == QN_MLP_GLU_FUSED) {
         if ((rc = bind_linear(b, i, n->gate_up, 2 * ff, e, d->mlp_bias, &l->gate_up))) return rc;
     } else {
-        if (d->mlp == QN_MLP_GLU && (rc = bind_linear(b, i, n->gate, ff, e, d->mlp_bias, &l->gate))) return rc;
+        if (d->mlp == QN_MLP_GLU && (rc = bind_linear(b, i, n->gate, ff, e, d->mlp_bias, &l->gate)))
+            return rc;
         if ((rc = bind_linear(b, i, n->up, ff, e, d->mlp_bias, &l->up))) return rc;
     }
     return bind_linear(b, i, n->down, e, ff, d->mlp_bias, &l->down);
@@ -215,12 +227,14 @@ static qn_code bind_attention(binder *b, int i, qn_layer *l)
 {
     const qn_desc *d = &b->m->d;
     const qn_names *n = &d->names;
-    uint32_t e = d->d_model, nq = l->d->n_heads * l->d->d_head, nk = l->d->n_kv_heads * l->d->d_head;
+    uint32_t e = d->d_model, nq = l->d->n_heads * l->d->d_head,
+             nk = l->d->n_kv_heads * l->d->d_head;
     qn_code rc;
     if (n->qkv) {
         if ((rc = bind_linear(b, i, n->qkv, nq + 2 * nk, e, d->qkv_bias, &l->qkv))) return rc;
     } else {
-        if ((rc = bind_linear(b, i, n->q, d->attn_gate ? 2 * nq : nq, e, d->qkv_bias, &l->q))) return rc;
+        if ((rc = bind_linear(b, i, n->q, d->attn_gate ? 2 * nq : nq, e, d->qkv_bias, &l->q)))
+            return rc;
         if ((rc = bind_linear(b, i, n->k, nk, e, d->qkv_bias, &l->k))) return rc;
         if ((rc = bind_linear(b, i, n->v, nk, e, d->qkv_bias, &l->v))) return rc;
     }
@@ -255,7 +269,8 @@ static void drop_unused(binder *b)
         const char *name = qn_shards_at(s, i)->name;
         bool rotary = strstr(name, "self_attn.rotary_emb.inv_freq") != NULL;
         size_t n = strlen(d->names.head);
-        bool head = d->tied && d->drop_head_if_tied && !strncmp(name, d->names.head, n) && name[n] == '.';
+        bool head =
+            d->tied && d->drop_head_if_tied && !strncmp(name, d->names.head, n) && name[n] == '.';
         if (rotary || head) qn_folder_drop(b->f, name);
     }
 }
@@ -266,12 +281,15 @@ static qn_code bind_all(binder *b)
     const qn_desc *d = &m->d;
     qn_code rc;
     drop_unused(b);
-    if ((rc = bind_linear(b, -1, d->names.embed, d->n_vocab, d->d_model, false, &m->embed))) return rc;
+    if ((rc = bind_linear(b, -1, d->names.embed, d->n_vocab, d->d_model, false, &m->embed)))
+        return rc;
     for (uint32_t i = 0; i < d->n_layers; i++) {
         if ((rc = bind_layer(b, (int)i))) return rc;
     }
     if ((rc = bind_norm(b, -1, d->names.final_norm, d->d_model, &m->final_norm))) return rc;
-    if (!d->tied && (rc = bind_linear(b, -1, d->names.head, d->n_vocab, d->d_model, d->head_bias, &m->head))) return rc;
+    if (!d->tied &&
+        (rc = bind_linear(b, -1, d->names.head, d->n_vocab, d->d_model, d->head_bias, &m->head)))
+        return rc;
     return qn_folder_check_all_used(b->f, b->err);
 }
 
@@ -279,28 +297,33 @@ static void count_params(qn_dense *m, const binder *b)
 {
     for (size_t i = 0; i < b->n; i++) {
         const qn_matrix *x = &b->src[i].m;
-        uint64_t n = (uint64_t)x->n_experts * x->n_out * x->n_in, rows = (uint64_t)x->n_experts * x->n_out, bytes;
+        uint64_t n = (uint64_t)x->n_experts * x->n_out * x->n_in,
+                 rows = (uint64_t)x->n_experts * x->n_out, bytes;
         if (x->spec.mode == QN_Q_NONE) {
             bytes = n * qn_dtype_size(x->dtype);
         } else {
             uint64_t groups = n / x->spec.group_size;
             bool affine = x->spec.mode == QN_Q_AFFINE;
-            bytes = rows * qn_qrow_bytes(&x->spec, x->n_in) + groups * (affine ? 2 * qn_dtype_size(x->dtype) : 1);
+            bytes = rows * qn_qrow_bytes(&x->spec, x->n_in) +
+                    groups * (affine ? 2 * qn_dtype_size(x->dtype) : 1);
         }
         m->base.info.n_params += n;
         bool lookup = b->where[i] == &m->embed && !m->d.tied;
         uint64_t read = lookup ? bytes / x->n_out : bytes;
-        if (x->n_experts > 1) read = bytes / x->n_experts * m->d.moe.router.k; /* a token meets k experts */
+        if (x->n_experts > 1)
+            read = bytes / x->n_experts * m->d.moe.router.k; /* a token meets k experts */
         m->base.info.step_bytes += read;
     }
 }
 
-/* The float type of the checkpoint: that of the final norm's neighbours, the first matrix's scales. */
+/* The float type of the checkpoint: that of the final norm's neighbours, the first matrix's scales.
+ */
 static qn_dtype model_dtype(const binder *b)
 {
     const json_t *cfg = qn_folder_config(b->f);
     for (size_t i = 0; i < b->n; i++) {
-        if (b->src[i].m.spec.mode == QN_Q_AFFINE || b->src[i].m.spec.mode == QN_Q_NONE) return b->src[i].m.dtype;
+        if (b->src[i].m.spec.mode == QN_Q_AFFINE || b->src[i].m.spec.mode == QN_Q_NONE)
+            return b->src[i].m.dtype;
     }
     qn_dtype t = QN_BF16;
     const char *name = json_string_value(json_object_get(cfg, "torch_dtype"));
@@ -345,7 +368,8 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
         if (l->recurrent) {
             const qn_gdn *g = &m->d.gdn;
             uint32_t channels = 2 * g->n_k_heads * g->d_k + g->n_v_heads * g->d_v;
-            kv->layers[i].state = (qn_state_layer){g->conv_width, channels, g->n_v_heads, g->d_v, g->d_k};
+            kv->layers[i].state =
+                (qn_state_layer){g->conv_width, channels, g->n_v_heads, g->d_v, g->d_k};
             kv->n_states = 1; /* the engine sets how many */
             continue;
         }
@@ -353,12 +377,16 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
         while (g < kv->n_groups && kv->groups[g].window != l->window) g++;
         if (g == kv->n_groups) {
             if (g == QN_MAX_KV_GROUPS) {
-                return qn_err_set(err, QN_UNSUPPORTED, "more than %d different attention windows", QN_MAX_KV_GROUPS);
+                return qn_err_set(err, QN_UNSUPPORTED, "more than %d different attention windows",
+                                  QN_MAX_KV_GROUPS);
             }
             kv->groups[g] = (qn_kv_group){l->window ? QN_KV_SLIDING : QN_KV_FULL, l->window};
             kv->n_groups++;
         }
-        kv->layers[i] = (qn_kv_layer){.group = g, .n_kv_heads = l->n_kv_heads, .d_k = l->d_head, .d_v = l->d_head,
+        kv->layers[i] = (qn_kv_layer){.group = g,
+                                      .n_kv_heads = l->n_kv_heads,
+                                      .d_k = l->d_head,
+                                      .d_v = l->d_head,
                                       .codec = codec_of(m->base.info.dtype)};
     }
     return QN_OK;
@@ -389,8 +417,12 @@ static qn_code check_device(const binder *b)
     const qn_device *dev = b->m->base.dev;
     for (uint32_t i = 0; i < b->m->d.n_layers; i++) {
         const qn_layer_desc *l = &b->m->d.layers[i];
-        const char *what = l->sparse && !dev->ops->route ? "experts" : l->recurrent && !dev->ops->delta ? "gated delta layers" : NULL;
-        if (what) return qn_err_set(b->err, QN_UNSUPPORTED, "not supported yet: %s on the device %s", what, dev->name);
+        const char *what = l->sparse && !dev->ops->route      ? "experts"
+                           : l->recurrent && !dev->ops->delta ? "gated delta layers"
+                                                              : NULL;
+        if (what)
+            return qn_err_set(b->err, QN_UNSUPPORTED, "not supported yet: %s on the device %s",
+                              what, dev->name);
     }
     return QN_OK;
 }
@@ -404,12 +436,14 @@ static qn_code open_parts(binder *b, const qn_model_opts *opts)
     count_params(m, b);
     if ((rc = load_matrices(b, opts))) return rc;
     if ((rc = plan_kv(m, b->err))) return rc;
-    uint32_t reach = opts->max_positions ? opts->max_positions : m->d.max_positions ? m->d.max_positions : 32768;
+    uint32_t reach = opts->max_positions  ? opts->max_positions
+                     : m->d.max_positions ? m->d.max_positions
+                                          : 32768;
     return make_ropes(m, reach, b->err);
 }
 
-qn_code qn_dense_open(qn_model **out, const qn_desc *d, qn_folder *f, qn_device *dev, qn_arena *arena,
-                      const qn_model_opts *opts, qn_err *err)
+qn_code qn_dense_open(qn_model **out, const qn_desc *d, qn_folder *f, qn_device *dev,
+                      qn_arena *arena, const qn_model_opts *opts, qn_err *err)
 {
     *out = NULL;
     qn_dense *m = calloc(1, sizeof *m);
@@ -429,7 +463,8 @@ qn_code qn_dense_open(qn_model **out, const qn_desc *d, qn_folder *f, qn_device 
     b.src = calloc(b.cap, sizeof *b.src);
     b.where = calloc(b.cap, sizeof *b.where);
     m->layers = qn_arena_take(&m->arena, d->n_layers, sizeof *m->layers);
-    qn_code rc = b.src && b.where && m->layers ? open_parts(&b, opts) : qn_err_set(err, QN_NOMEM, "model: out of memory");
+    qn_code rc = b.src && b.where && m->layers ? open_parts(&b, opts)
+                                               : qn_err_set(err, QN_NOMEM, "model: out of memory");
     free(b.src);
     free(b.where);
     if (rc) {

@@ -48,9 +48,10 @@ typedef struct qn_names {
     const char *gate, *up, *down, *gate_up;
     const char *router;                      /* of sparse layers */
     const char *e_gate, *e_up, *e_down;      /* stacks of expert matrices */
-    const char *experts;                     /* raw checkpoints: "EXPERTS.e.gate_proj" and so on, stacked at load */
+    const char *experts; /* raw checkpoints: "EXPERTS.e.gate_proj" and so on, stacked at load */
     const char *s_gate, *s_up, *s_down, *s_mix; /* shared expert and its gate; NULL: none */
-    const char *g_qkv, *g_z, *g_b, *g_a, *g_conv, *g_dt_bias, *g_a_log, *g_norm, *g_out; /* gated delta layers */
+    const char *g_qkv, *g_z, *g_b, *g_a, *g_conv, *g_dt_bias, *g_a_log, *g_norm,
+        *g_out; /* gated delta layers */
 } qn_names;
 
 typedef struct qn_layer_desc {
@@ -84,8 +85,8 @@ typedef struct qn_desc {
     bool qkv_bias, o_bias, mlp_bias, head_bias;
     qn_mlp_kind mlp;
     qn_act act;
-    bool attn_f32;                      /* queries are widened to float32 for attention, its result cast back */
-    bool attn_gate;                     /* q has a gate beside every head; attention is multiplied by its sigmoid */
+    bool attn_f32; /* queries are widened to float32 for attention, its result cast back */
+    bool attn_gate; /* q has a gate beside every head; attention is multiplied by its sigmoid */
     qn_moe moe;
     qn_gdn gdn;
     bool tied;                          /* the head is the embedding */
@@ -108,38 +109,43 @@ typedef struct qn_family {
 /* The entry of a model_type, aliases resolved; NULL if there is none (no failure). */
 const qn_family *qn_family_find(const char *model_type);
 
-/* Fill in what most families share: sizes (layers_key and eps_key name two of them), names of the llama layout,
- * scalars of 1 (no tensors are touched). Errors: QN_FORMAT. */
-qn_code qn_desc_base(qn_desc *d, const json_t *cfg, const char *layers_key, const char *eps_key, qn_arena *a,
-                     qn_err *err);
+/* Fill in what most families share: sizes (layers_key and eps_key name two of them), names of the
+ * llama layout, scalars of 1 (no tensors are touched). Errors: QN_FORMAT. */
+qn_code qn_desc_base(qn_desc *d, const json_t *cfg, const char *layers_key, const char *eps_key,
+                     qn_arena *a, qn_err *err);
 
-/* Heads, the same in every layer. kv_required: null or a missing num_key_value_heads is an error, else it is
- * num_attention_heads. use_head_dim: head_dim is read; absent or unread it is hidden_size / heads.
- * Errors: QN_FORMAT. */
-qn_code qn_desc_heads(qn_desc *d, const json_t *cfg, bool kv_required, bool use_head_dim, qn_err *err);
-
-/* layer_types: "sliding_attention" layers get the window sliding_window; at least one layer must be full.
- * Absent or null: all full. Errors: QN_FORMAT, QN_UNSUPPORTED. */
-qn_code qn_desc_layer_types(qn_desc *d, const json_t *cfg, qn_err *err);
-
-/* Name embedding, layers and final norm under another prefix ("language_model.model."), and the head. Errors:
- * QN_NOMEM. */
-qn_code qn_desc_prefix(qn_desc *d, const char *prefix, const char *head, qn_arena *a, qn_err *err);
-
-/* A rotary description without scaling: rope_theta (or theta_dflt), `dims` rotated elements. Errors: QN_FORMAT. */
-qn_code qn_rope_plain(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,
+/* Heads, the same in every layer. kv_required: null or a missing num_key_value_heads is an error,
+ * else it is num_attention_heads. use_head_dim: head_dim is read; absent or unread it is
+ * hidden_size / heads. Errors: QN_FORMAT. */
+qn_code qn_desc_heads(qn_desc *d, const json_t *cfg, bool kv_required, bool use_head_dim,
                       qn_err *err);
 
-/* Give a plain description its table of base^(2k/d), for references that build one. Errors: QN_NOMEM. */
+/* layer_types: "sliding_attention" layers get the window sliding_window; at least one layer must be
+ * full. Absent or null: all full. Errors: QN_FORMAT, QN_UNSUPPORTED. */
+qn_code qn_desc_layer_types(qn_desc *d, const json_t *cfg, qn_err *err);
+
+/* Name embedding, layers and final norm under another prefix ("language_model.model."), and the
+ * head. Errors: QN_NOMEM. */
+qn_code qn_desc_prefix(qn_desc *d, const char *prefix, const char *head, qn_arena *a, qn_err *err);
+
+/* A rotary description without scaling: rope_theta (or theta_dflt), `dims` rotated elements.
+ * Errors: QN_FORMAT. */
+qn_code qn_rope_plain(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt,
+                      bool traditional, qn_err *err);
+
+/* Give a plain description its table of base^(2k/d), for references that build one. Errors:
+ * QN_NOMEM. */
 qn_code qn_rope_table(qn_rope_desc *r, qn_arena *a, qn_err *err);
 
-/* Apply a scaling object (NULL or null: none) to a plain description. Kinds: default, linear, llama3, yarn and its
- * aliases, longrope. Errors: QN_FORMAT, QN_UNSUPPORTED (an unknown kind: names it). */
-qn_code qn_rope_scaling(qn_rope_desc *out, const json_t *scaling, const json_t *cfg, qn_arena *a, qn_err *err);
+/* Apply a scaling object (NULL or null: none) to a plain description. Kinds: default, linear,
+ * llama3, yarn and its aliases, longrope. Errors: QN_FORMAT, QN_UNSUPPORTED (an unknown kind: names
+ * it). */
+qn_code qn_rope_scaling(qn_rope_desc *out, const json_t *scaling, const json_t *cfg, qn_arena *a,
+                        qn_err *err);
 
 /* Bind the tensors that `d` names, load them onto the device, and make the model. Takes `arena`
  * in every case. Errors: QN_FORMAT (missing, extra or misshaped tensors), and the device's. */
-qn_code qn_dense_open(qn_model **out, const qn_desc *d, qn_folder *f, qn_device *dev, qn_arena *arena,
-                      const qn_model_opts *opts, qn_err *err);
+qn_code qn_dense_open(qn_model **out, const qn_desc *d, qn_folder *f, qn_device *dev,
+                      qn_arena *arena, const qn_model_opts *opts, qn_err *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* families.h - the config readers of all families; their contract is qn_family.read in desc.h.
  *
- * Each reads one config.json layout into the descriptor. Errors: QN_FORMAT (a field), QN_UNSUPPORTED. Threads: any.
+ * Each reads one config.json layout into the descriptor. Errors: QN_FORMAT (a field),
+ * QN_UNSUPPORTED. Threads: any.
  */
 #ifndef QN_MODEL_FAMILIES_H
 #define QN_MODEL_FAMILIES_H
@@ -20,7 +21,8 @@ qn_code qn_helium_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a,
 qn_code qn_ernie4_5_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_granite_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_minicpm_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
-qn_code qn_hunyuan_dense_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+qn_code qn_hunyuan_dense_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a,
+                              qn_err *err);
 qn_code qn_exaone_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_qwen_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_gemma_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);

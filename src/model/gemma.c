@@ -1,4 +1,5 @@
-/* gemma.c - gemma, gemma2, gemma3 text: norms of 1 + weight, embeddings times sqrt(E) (spec models 5.5). */
+/* gemma.c - gemma, gemma2, gemma3 text: norms of 1 + weight, embeddings times sqrt(E) (spec
+ * models 5.5). */
 #include <math.h>
 #include <stdio.h>
 
@@ -25,14 +26,19 @@ static qn_code query_scale(qn_desc *d, const json_t *cfg, double dflt, qn_err *e
     double scalar;
     qn_code rc = qn_cfg_f64_or(cfg, "query_pre_attn_scalar", dflt, &scalar, err);
     if (rc) return rc;
-    if (!(scalar > 0)) return qn_err_set(err, QN_FORMAT, "config.json: query_pre_attn_scalar is %g, must be positive", scalar);
+    if (!(scalar > 0))
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: query_pre_attn_scalar is %g, must be positive", scalar);
     d->attn_scale = (float)pow(scalar, -0.5);
     return QN_OK;
 }
 
 qn_code qn_gemma_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.kv_required = true, .use_head_dim = true, .always_tied = true, .no_scaling = true,
+    static const qn_like like = {.kv_required = true,
+                                 .use_head_dim = true,
+                                 .always_tied = true,
+                                 .no_scaling = true,
                                  .theta = 10000};
     (void)f;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
@@ -64,10 +70,13 @@ static qn_code nested_names(qn_desc *d, qn_folder *f, qn_arena *a, qn_err *err)
     return qn_desc_prefix(d, "language_model.model.", "language_model.lm_head", a, err);
 }
 
-/* Local layers: window and rope_local_base_freq; every pattern-th layer is global with rope_theta. */
-static qn_code read_gemma3(qn_desc *d, const json_t *cfg, bool nested, qn_folder *f, qn_arena *a, qn_err *err)
+/* Local layers: window and rope_local_base_freq; every pattern-th layer is global with rope_theta.
+ */
+static qn_code read_gemma3(qn_desc *d, const json_t *cfg, bool nested, qn_folder *f, qn_arena *a,
+                           qn_err *err)
 {
-    static const qn_like like = {.kv_required = true, .use_head_dim = true, .always_tied = true, .theta = 1000000};
+    static const qn_like like = {
+        .kv_required = true, .use_head_dim = true, .always_tied = true, .theta = 1000000};
     uint32_t window, pattern;
     double local;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
@@ -78,7 +87,9 @@ static qn_code read_gemma3(qn_desc *d, const json_t *cfg, bool nested, qn_folder
         return rc;
     }
     if (pattern == 0 || window == 0) {
-        return qn_err_set(err, QN_FORMAT, "config.json: sliding_window and sliding_window_pattern must be positive");
+        return qn_err_set(
+            err, QN_FORMAT,
+            "config.json: sliding_window and sliding_window_pattern must be positive");
     }
     gemma_common(d, QN_GELU_TANH);
     sandwich_names(d);
@@ -102,12 +113,19 @@ qn_code qn_gemma3_text_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_aren
     return read_gemma3(d, cfg, false, f, a, err);
 }
 
-/* The vision model's wrapper: text_config with the vocabulary of the top level and defaults of its own. */
+/* The vision model's wrapper: text_config with the vocabulary of the top level and defaults of its
+ * own. */
 qn_code qn_gemma3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const struct { const char *key; double value; } defaults[] = {
-        {"hidden_size", 1152}, {"num_hidden_layers", 26}, {"intermediate_size", 6912}, {"num_attention_heads", 8},
-        {"head_dim", 256}, {"num_key_value_heads", 4}, {"max_position_embeddings", 32768},
+    static const struct { const char *key; double value;
+    } defaults[] = {
+        {"hidden_size", 1152},
+        {"num_hidden_layers", 26},
+        {"intermediate_size", 6912},
+        {"num_attention_heads", 8},
+        {"head_dim", 256},
+        {"num_key_value_heads", 4},
+        {"max_position_embeddings", 32768},
     };
     json_t *text = json_copy((json_t *)(uintptr_t)json_object_get(cfg, "text_config"));
     if (!json_is_object(text)) {
@@ -119,7 +137,8 @@ qn_code qn_gemma3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a,
             json_object_set_new(text, defaults[i].key, json_integer((json_int_t)defaults[i].value));
         }
     }
-    if (!json_object_get(text, "rms_norm_eps")) json_object_set_new(text, "rms_norm_eps", json_real(1e-6));
+    if (!json_object_get(text, "rms_norm_eps"))
+        json_object_set_new(text, "rms_norm_eps", json_real(1e-6));
     json_t *vocab = json_object_get(cfg, "vocab_size");
     if (vocab) json_object_set(text, "vocab_size", vocab);
     else json_object_set_new(text, "vocab_size", json_integer(262208));

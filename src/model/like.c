@@ -7,15 +7,18 @@ static qn_code read_bias(bool *out, qn_bias from, const char *key, const json_t 
     return from == QN_BIAS_KEY ? qn_cfg_bool_or(cfg, key, false, out, err) : QN_OK;
 }
 
-qn_code qn_like_rope(qn_rope_desc *r, const qn_like *like, const json_t *cfg, uint32_t dims, qn_arena *a, qn_err *err)
+qn_code qn_like_rope(qn_rope_desc *r, const qn_like *like, const json_t *cfg, uint32_t dims,
+                     qn_arena *a, qn_err *err)
 {
     double theta = like->theta;
     bool traditional = like->traditional;
     qn_code rc;
     if (theta == 0 && (rc = qn_cfg_f64(cfg, "rope_theta", &theta, err))) return rc;
-    if (!traditional && (rc = qn_cfg_bool_or(cfg, "rope_traditional", false, &traditional, err))) return rc;
+    if (!traditional && (rc = qn_cfg_bool_or(cfg, "rope_traditional", false, &traditional, err)))
+        return rc;
     if ((rc = qn_rope_plain(r, cfg, dims, theta, traditional, err))) return rc;
-    return like->no_scaling ? QN_OK : qn_rope_scaling(r, json_object_get(cfg, "rope_scaling"), cfg, a, err);
+    return like->no_scaling ? QN_OK
+                            : qn_rope_scaling(r, json_object_get(cfg, "rope_scaling"), cfg, a, err);
 }
 
 qn_code qn_like_read(qn_desc *d, const qn_like *like, const json_t *cfg, qn_arena *a, qn_err *err)

@@ -22,7 +22,7 @@ typedef struct qn_like {
     bool untied_by_default;                   /* tie_word_embeddings absent: false */
     bool never_tied;                          /* the field is not read; there is always a head */
     bool always_tied;                         /* the field is not read; there is never a head */
-    bool traditional;                         /* rotary pairs are (2i, 2i+1); rope_traditional is read when false */
+    bool traditional; /* rotary pairs are (2i, 2i+1); rope_traditional is read when false */
     bool no_scaling;                          /* rope_scaling is not read */
     double theta;                             /* default of rope_theta; 0: required */
 } qn_like;
@@ -30,8 +30,9 @@ typedef struct qn_like {
 /* Read a config into *d by the record. Errors: QN_FORMAT, QN_UNSUPPORTED. */
 qn_code qn_like_read(qn_desc *d, const qn_like *like, const json_t *cfg, qn_arena *a, qn_err *err);
 
-/* The same rotary table with its scaling object read or not, `dims` rotated elements. Errors: QN_FORMAT,
- * QN_UNSUPPORTED. */
-qn_code qn_like_rope(qn_rope_desc *r, const qn_like *like, const json_t *cfg, uint32_t dims, qn_arena *a, qn_err *err);
+/* The same rotary table with its scaling object read or not, `dims` rotated elements. Errors:
+ * QN_FORMAT, QN_UNSUPPORTED. */
+qn_code qn_like_rope(qn_rope_desc *r, const qn_like *like, const json_t *cfg, uint32_t dims,
+                     qn_arena *a, qn_err *err);
 
 #endif

@@ -50,7 +50,10 @@ static const struct { const char *alias, *model_type; } aliases[] = {
     {"qwen3_5_text", "qwen3_5"},
 };
 
-enum { N_FAMILIES = sizeof families / sizeof *families, N_ALIASES = sizeof aliases / sizeof *aliases };
+enum {
+    N_FAMILIES = sizeof families / sizeof *families,
+    N_ALIASES = sizeof aliases / sizeof *aliases
+};
 
 const qn_family *qn_family_find(const char *model_type)
 {
@@ -77,7 +80,8 @@ const char *const *qn_model_types(void)
         "phi", "phi3", "qwen", "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe",
         "qwen3_5_text", "qwen3_moe", "seed_oss", "smollm3", "starcoder2", "telechat3", NULL,
     };
-    _Static_assert(sizeof types / sizeof *types == N_FAMILIES + N_ALIASES + 1, "list every family and alias");
+    _Static_assert(sizeof types / sizeof *types == N_FAMILIES + N_ALIASES + 1,
+                   "list every family and alias");
     return types;
 }
 
@@ -85,19 +89,22 @@ qn_code qn_model_check_type(const char *model_type, qn_err *err)
 {
     if (qn_model_supported(model_type)) return QN_OK;
     qn_buf list = {0};
-    for (const char *const *t = qn_model_types(); *t; t++) qn_buf_printf(&list, "%s%s", list.len ? ", " : "", *t);
-    qn_err_set(err, QN_UNSUPPORTED, "model_type \"%s\" is not supported yet; supported: %s", model_type,
-               list.data ? list.data : "");
+    for (const char *const *t = qn_model_types(); *t; t++)
+        qn_buf_printf(&list, "%s%s", list.len ? ", " : "", *t);
+    qn_err_set(err, QN_UNSUPPORTED, "model_type \"%s\" is not supported yet; supported: %s",
+               model_type, list.data ? list.data : "");
     qn_buf_release(&list);
     return QN_UNSUPPORTED;
 }
 
-qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const qn_model_opts *opts, qn_err *err)
+qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const qn_model_opts *opts,
+                      qn_err *err)
 {
     *out = NULL;
     const json_t *cfg = qn_folder_config(folder);
     const char *type = json_string_value(json_object_get(cfg, "model_type"));
-    if (!type) return qn_err_set(err, QN_FORMAT, "config.json: model_type is missing or not a string");
+    if (!type)
+        return qn_err_set(err, QN_FORMAT, "config.json: model_type is missing or not a string");
     qn_code rc = qn_model_check_type(type, err);
     if (rc) return rc;
     const qn_family *family = qn_family_find(type);

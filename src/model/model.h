@@ -21,7 +21,8 @@ typedef struct qn_model_info {
     uint32_t n_layers, d_model;
     uint32_t max_positions;  /* context length the checkpoint was made for; 0: not stated */
     uint64_t n_params;       /* weights, biases and norms, quantized ones counted unpacked */
-    uint64_t step_bytes;     /* weight bytes read to decode one token (the whole head, one embedding row) */
+    uint64_t
+        step_bytes; /* weight bytes read to decode one token (the whole head, one embedding row) */
 } qn_model_info;
 
 typedef struct qn_model_ops {
@@ -52,7 +53,8 @@ typedef struct qn_model_opts {
 /* Open the model in a folder on a device. Errors: those of the folder, QN_UNSUPPORTED (names the
  * architecture and the supported ones), QN_FORMAT (a tensor missing, extra, or of the wrong shape),
  * QN_NOMEM. */
-qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const qn_model_opts *opts, qn_err *err);
+qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const qn_model_opts *opts,
+                      qn_err *err);
 void qn_model_close(qn_model *m);
 
 /* QN_OK if a model_type can be loaded. Errors: QN_UNSUPPORTED, naming the supported ones. */

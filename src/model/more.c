@@ -1,18 +1,21 @@
-/* more.c - dense families with another layout than llama's: phi, phi3, glm, glm4, olmo2, olmo3, cohere2, exaone4,
- * starcoder2, llama4 text, lille (spec models 5.1, 5.7, 5.11). */
+/* more.c - dense families with another layout than llama's: phi, phi3, glm, glm4, olmo2, olmo3,
+ * cohere2, exaone4, starcoder2, llama4 text, lille (spec models 5.1, 5.7, 5.11). */
 #include <math.h>
 #include <string.h>
 
 #include "model/families.h"
 #include "model/like.h"
 
-static qn_code partial_dims(const qn_desc *d, const json_t *cfg, double dflt, uint32_t *dims, qn_err *err)
+static qn_code partial_dims(const qn_desc *d, const json_t *cfg, double dflt, uint32_t *dims,
+                            qn_err *err)
 {
     double part;
     qn_code rc = qn_cfg_f64_or(cfg, "partial_rotary_factor", dflt, &part, err);
     if (rc) return rc;
     if (!(part > 0 && part <= 1)) {
-        return qn_err_set(err, QN_FORMAT, "config.json: partial_rotary_factor is %g, must be over 0 and at most 1", part);
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: partial_rotary_factor is %g, must be over 0 and at most 1",
+                          part);
     }
     *dims = (uint32_t)(d->layers[0].d_head * part);
     return QN_OK;
@@ -20,8 +23,13 @@ static qn_code partial_dims(const qn_desc *d, const json_t *cfg, double dflt, ui
 
 qn_code qn_phi_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.eps_key = "layer_norm_eps", .qkv_bias = QN_BIAS_ALWAYS, .o_bias = QN_BIAS_ALWAYS,
-                                 .mlp_bias = QN_BIAS_ALWAYS, .never_tied = true, .no_scaling = true, .theta = 10000};
+    static const qn_like like = {.eps_key = "layer_norm_eps",
+                                 .qkv_bias = QN_BIAS_ALWAYS,
+                                 .o_bias = QN_BIAS_ALWAYS,
+                                 .mlp_bias = QN_BIAS_ALWAYS,
+                                 .never_tied = true,
+                                 .no_scaling = true,
+                                 .theta = 10000};
     (void)f;
     uint32_t dims = 0;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
@@ -54,16 +62,23 @@ qn_code qn_phi3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, q
     const json_t *scaling = json_object_get(cfg, "rope_scaling");
     const char *type = json_string_value(json_object_get(scaling, "type"));
     if (scaling && !json_is_null(scaling) && (!type || !json_object_get(scaling, "long_factor"))) {
-        return qn_err_set(err, QN_FORMAT, "config.json: rope_scaling must have the keys long_factor and type");
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: rope_scaling must have the keys long_factor and type");
     }
-    bool known = type && (!strcmp(type, "longrope") || !strcmp(type, "su") || !strcmp(type, "linear"));
+    bool known =
+        type && (!strcmp(type, "longrope") || !strcmp(type, "su") || !strcmp(type, "linear"));
     return known ? qn_rope_scaling(&d->ropes[0], scaling, cfg, a, err) : QN_OK;
 }
 
 qn_code qn_glm_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.kv_required = true, .use_head_dim = true, .qkv_bias = QN_BIAS_KEY,
-                                 .qkv_key = "attention_bias", .traditional = true, .no_scaling = true, .theta = 10000};
+    static const qn_like like = {.kv_required = true,
+                                 .use_head_dim = true,
+                                 .qkv_bias = QN_BIAS_KEY,
+                                 .qkv_key = "attention_bias",
+                                 .traditional = true,
+                                 .no_scaling = true,
+                                 .theta = 10000};
     (void)f;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
     d->mlp = QN_MLP_GLU_FUSED;
@@ -73,8 +88,12 @@ qn_code qn_glm_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn
 
 qn_code qn_glm4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.kv_required = true, .use_head_dim = true, .qkv_bias = QN_BIAS_KEY,
-                                 .qkv_key = "attention_bias", .never_tied = true, .no_scaling = true};
+    static const qn_like like = {.kv_required = true,
+                                 .use_head_dim = true,
+                                 .qkv_bias = QN_BIAS_KEY,
+                                 .qkv_key = "attention_bias",
+                                 .never_tied = true,
+                                 .no_scaling = true};
     (void)f;
     uint32_t dims = 0;
     bool traditional;
@@ -102,9 +121,14 @@ static void post_norm(qn_desc *d, qn_qk_norm qk)
 
 qn_code qn_olmo2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.use_head_dim = true, .qkv_bias = QN_BIAS_KEY, .qkv_key = "attention_bias",
-                                 .o_bias = QN_BIAS_KEY, .o_key = "attention_bias", .mlp_bias = QN_BIAS_KEY,
-                                 .mlp_key = "mlp_bias", .theta = 10000};
+    static const qn_like like = {.use_head_dim = true,
+                                 .qkv_bias = QN_BIAS_KEY,
+                                 .qkv_key = "attention_bias",
+                                 .o_bias = QN_BIAS_KEY,
+                                 .o_key = "attention_bias",
+                                 .mlp_bias = QN_BIAS_KEY,
+                                 .mlp_key = "mlp_bias",
+                                 .theta = 10000};
     (void)f;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
     post_norm(d, QN_QK_FULL);
@@ -114,8 +138,12 @@ qn_code qn_olmo2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, 
 /* Sliding layers rotate plainly, full layers with the scaling object. */
 qn_code qn_olmo3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.use_head_dim = true, .qkv_bias = QN_BIAS_KEY, .qkv_key = "attention_bias",
-                                 .o_bias = QN_BIAS_KEY, .o_key = "attention_bias", .untied_by_default = true};
+    static const qn_like like = {.use_head_dim = true,
+                                 .qkv_bias = QN_BIAS_KEY,
+                                 .qkv_key = "attention_bias",
+                                 .o_bias = QN_BIAS_KEY,
+                                 .o_key = "attention_bias",
+                                 .untied_by_default = true};
     (void)f;
     uint32_t window;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
@@ -136,9 +164,16 @@ qn_code qn_olmo3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, 
 
 qn_code qn_cohere2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.eps_key = "layer_norm_eps", .use_head_dim = true, .qkv_bias = QN_BIAS_KEY,
-                                 .qkv_key = "attention_bias", .o_bias = QN_BIAS_KEY, .o_key = "attention_bias",
-                                 .always_tied = true, .traditional = true, .no_scaling = true, .theta = 50000};
+    static const qn_like like = {.eps_key = "layer_norm_eps",
+                                 .use_head_dim = true,
+                                 .qkv_bias = QN_BIAS_KEY,
+                                 .qkv_key = "attention_bias",
+                                 .o_bias = QN_BIAS_KEY,
+                                 .o_key = "attention_bias",
+                                 .always_tied = true,
+                                 .traditional = true,
+                                 .no_scaling = true,
+                                 .theta = 50000};
     (void)f;
     double scale;
     uint32_t window, pattern;
@@ -149,7 +184,9 @@ qn_code qn_cohere2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a
         return rc;
     }
     if (pattern == 0 || window == 0) {
-        return qn_err_set(err, QN_FORMAT, "config.json: sliding_window and sliding_window_pattern must be positive");
+        return qn_err_set(
+            err, QN_FORMAT,
+            "config.json: sliding_window and sliding_window_pattern must be positive");
     }
     d->layout = QN_LAYOUT_PARALLEL;
     d->norm = QN_NORM_LAYER;
@@ -183,8 +220,12 @@ qn_code qn_exaone4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a
 
 qn_code qn_starcoder2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.eps_key = "norm_epsilon", .kv_required = true, .qkv_bias = QN_BIAS_ALWAYS,
-                                 .o_bias = QN_BIAS_ALWAYS, .mlp_bias = QN_BIAS_ALWAYS, .no_scaling = true,
+    static const qn_like like = {.eps_key = "norm_epsilon",
+                                 .kv_required = true,
+                                 .qkv_bias = QN_BIAS_ALWAYS,
+                                 .o_bias = QN_BIAS_ALWAYS,
+                                 .mlp_bias = QN_BIAS_ALWAYS,
+                                 .no_scaling = true,
                                  .theta = 100000};
     (void)f;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
@@ -198,7 +239,8 @@ qn_code qn_starcoder2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena
 
 qn_code qn_llama4_text_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.kv_required = true, .use_head_dim = true, .traditional = true, .no_scaling = true};
+    static const qn_like like = {
+        .kv_required = true, .use_head_dim = true, .traditional = true, .no_scaling = true};
     (void)f;
     bool qk_norm;
     uint32_t d_ff;
@@ -209,7 +251,8 @@ qn_code qn_llama4_text_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_aren
     }
     const json_t *list = json_object_get(cfg, "no_rope_layers");
     if (!json_is_array(list) || json_array_size(list) != d->n_layers) {
-        return qn_err_set(err, QN_FORMAT, "config.json: no_rope_layers must be a list of %u numbers", d->n_layers);
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: no_rope_layers must be a list of %u numbers", d->n_layers);
     }
     for (uint32_t i = 0; i < d->n_layers; i++) {
         d->layers[i].d_ff = d_ff;
@@ -224,15 +267,25 @@ qn_code qn_llama4_text_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_aren
     return QN_OK;
 }
 
-/* lille: its own field names, an inner width that follows from the model width, the norm inside each block. */
+/* lille: its own field names, an inner width that follows from the model width, the norm inside
+ * each block. */
 qn_code qn_lille_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.layers_key = "num_hidden_layers", .kv_required = true, .always_tied = true,
-                                 .traditional = true, .no_scaling = true};
-    static const struct { const char *own, *common; } keys[] = {
-        {"n_embd", "hidden_size"}, {"n_head", "num_attention_heads"}, {"n_kv_heads", "num_key_value_heads"},
-        {"n_layer", "num_hidden_layers"}, {"layer_norm_eps", "rms_norm_eps"}, {"block_size", "max_position_embeddings"},
-        {"rope_theta", "rope_theta"}, {"vocab_size", "vocab_size"},
+    static const qn_like like = {.layers_key = "num_hidden_layers",
+                                 .kv_required = true,
+                                 .always_tied = true,
+                                 .traditional = true,
+                                 .no_scaling = true};
+    static const struct { const char *own, *common;
+    } keys[] = {
+        {"n_embd", "hidden_size"},
+        {"n_head", "num_attention_heads"},
+        {"n_kv_heads", "num_key_value_heads"},
+        {"n_layer", "num_hidden_layers"},
+        {"layer_norm_eps", "rms_norm_eps"},
+        {"block_size", "max_position_embeddings"},
+        {"rope_theta", "rope_theta"},
+        {"vocab_size", "vocab_size"},
     };
     (void)f;
     json_t *common = json_object();
@@ -240,13 +293,21 @@ qn_code qn_lille_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, 
         json_object_set(common, keys[i].common, json_object_get(cfg, keys[i].own));
     }
     double width = json_number_value(json_object_get(cfg, "n_embd"));
-    json_object_set_new(common, "intermediate_size", json_integer(256 * (json_int_t)rint(floor(8 * width / 3) / 256)));
+    json_object_set_new(common, "intermediate_size",
+                        json_integer(256 * (json_int_t)rint(floor(8 * width / 3) / 256)));
     qn_code rc = qn_like_read(d, &like, common, a, err);
     json_decref(common);
     d->names = (qn_names){
-        .embed = "transformer.tok_embeddings", .layers = "transformer.layers", .final_norm = "transformer.norm",
-        .head = "lm_head", .n1 = "attention.norm", .n2 = "feed_forward.norm", .qkv = "attention.qkv_proj",
-        .o = "attention.out_proj", .gate = "feed_forward.gate_proj", .up = "feed_forward.up_proj",
+        .embed = "transformer.tok_embeddings",
+        .layers = "transformer.layers",
+        .final_norm = "transformer.norm",
+        .head = "lm_head",
+        .n1 = "attention.norm",
+        .n2 = "feed_forward.norm",
+        .qkv = "attention.qkv_proj",
+        .o = "attention.out_proj",
+        .gate = "feed_forward.gate_proj",
+        .up = "feed_forward.up_proj",
         .down = "feed_forward.down_proj",
     };
     return rc;

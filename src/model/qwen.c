@@ -1,4 +1,5 @@
-/* qwen.c - Qwen families with experts or gated delta layers: qwen2_moe, qwen3_moe, qwen3_5 (spec models 5.3, 5.4). */
+/* qwen.c - Qwen families with experts or gated delta layers: qwen2_moe, qwen3_moe, qwen3_5 (spec
+ * models 5.3, 5.4). */
 #include <string.h>
 
 #include "model/families.h"
@@ -21,11 +22,13 @@ static qn_code read_experts(qn_desc *d, const json_t *cfg, qn_err *err)
 {
     qn_moe *m = &d->moe;
     qn_code rc;
-    if ((rc = qn_cfg_u32(cfg, "num_experts", 0, 4096, &m->n_experts, err)) || !m->n_experts) return rc;
+    if ((rc = qn_cfg_u32(cfg, "num_experts", 0, 4096, &m->n_experts, err)) || !m->n_experts)
+        return rc;
     if ((rc = qn_cfg_u32(cfg, "num_experts_per_tok", 1, 64, &m->router.k, err))) return rc;
     if ((rc = qn_cfg_u32(cfg, "moe_intermediate_size", 1, 1u << 20, &m->d_ff, err))) return rc;
     if (m->router.k > m->n_experts) {
-        return qn_err_set(err, QN_FORMAT, "config.json: num_experts_per_tok (%u) is more than num_experts (%u)",
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: num_experts_per_tok (%u) is more than num_experts (%u)",
                           m->router.k, m->n_experts);
     }
     m->router.kind = QN_ROUTE_SOFTMAX_ALL;
@@ -35,11 +38,14 @@ static qn_code read_experts(qn_desc *d, const json_t *cfg, qn_err *err)
 
 qn_code qn_qwen2_moe_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.qkv_bias = QN_BIAS_ALWAYS, .never_tied = true, .no_scaling = true, .theta = 1000000};
+    static const qn_like like = {
+        .qkv_bias = QN_BIAS_ALWAYS, .never_tied = true, .no_scaling = true, .theta = 1000000};
     (void)f;
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
     if (rc || (rc = read_experts(d, cfg, err))) return rc;
-    if ((rc = qn_cfg_u32(cfg, "shared_expert_intermediate_size", 1, 1u << 20, &d->moe.d_ff_shared, err))) return rc;
+    if ((rc = qn_cfg_u32(cfg, "shared_expert_intermediate_size", 1, 1u << 20, &d->moe.d_ff_shared,
+                         err)))
+        return rc;
     for (uint32_t i = 0; i < d->n_layers; i++) d->layers[i].sparse = d->moe.n_experts > 0;
     return QN_OK;
 }
@@ -62,7 +68,8 @@ qn_code qn_qwen3_moe_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena 
     qn_code rc = qn_like_read(d, &like, cfg, a, err);
     if (rc || (rc = read_experts(d, cfg, err))) return rc;
     if ((rc = qn_cfg_u32(cfg, "decoder_sparse_step", 1, QN_MAX_LAYERS, &every, err))) return rc;
-    if ((rc = qn_cfg_bool_or(cfg, "norm_topk_prob", false, &d->moe.router.normalize, err))) return rc;
+    if ((rc = qn_cfg_bool_or(cfg, "norm_topk_prob", false, &d->moe.router.normalize, err)))
+        return rc;
     const json_t *dense = json_object_get(cfg, "mlp_only_layers");
     for (uint32_t i = 0; i < d->n_layers; i++) {
         d->layers[i].sparse = d->moe.n_experts > 0 && !listed(dense, i) && (i + 1) % every == 0;
@@ -79,13 +86,17 @@ static qn_code read_gdn(qn_desc *d, const json_t *cfg, qn_err *err)
     uint32_t kernel;
     qn_code rc;
     if ((rc = qn_cfg_u32_or(cfg, "linear_num_key_heads", 16, 4096, &g->n_k_heads, err))) return rc;
-    if ((rc = qn_cfg_u32_or(cfg, "linear_num_value_heads", 64, 4096, &g->n_v_heads, err))) return rc;
+    if ((rc = qn_cfg_u32_or(cfg, "linear_num_value_heads", 64, 4096, &g->n_v_heads, err)))
+        return rc;
     if ((rc = qn_cfg_u32_or(cfg, "linear_key_head_dim", 192, 1024, &g->d_k, err))) return rc;
     if ((rc = qn_cfg_u32_or(cfg, "linear_value_head_dim", 128, 1024, &g->d_v, err))) return rc;
     if ((rc = qn_cfg_u32_or(cfg, "linear_conv_kernel_dim", 4, 64, &kernel, err))) return rc;
-    if (!g->n_k_heads || !g->d_k || !g->d_v || kernel < 2 || !g->n_v_heads || g->n_v_heads % g->n_k_heads) {
-        return qn_err_set(err, QN_FORMAT, "config.json: linear_num_value_heads (%u) must be a multiple of "
-                          "linear_num_key_heads (%u), and the linear_* sizes positive", g->n_v_heads, g->n_k_heads);
+    if (!g->n_k_heads || !g->d_k || !g->d_v || kernel < 2 || !g->n_v_heads ||
+        g->n_v_heads % g->n_k_heads) {
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: linear_num_value_heads (%u) must be a multiple of "
+                          "linear_num_key_heads (%u), and the linear_* sizes positive",
+                          g->n_v_heads, g->n_k_heads);
     }
     g->conv_width = kernel - 1;
     d->names.g_qkv = "linear_attn.in_proj_qkv";
@@ -110,10 +121,12 @@ static qn_code read_rope_parameters(qn_desc *d, const json_t *cfg, qn_arena *a, 
     uint32_t dims = (uint32_t)(d->layers[0].d_head * part);
     if ((rc = qn_rope_plain(&d->ropes[0], nested ? p : cfg, dims, 100000, false, err))) return rc;
     d->n_ropes = 1;
-    return qn_rope_scaling(&d->ropes[0], nested ? p : json_object_get(cfg, "rope_scaling"), cfg, a, err);
+    return qn_rope_scaling(&d->ropes[0], nested ? p : json_object_get(cfg, "rope_scaling"), cfg, a,
+                           err);
 }
 
-/* Raw releases store the convolution as [C, 1, K] and norms without their 1; MLX files [C, K, 1] and whole norms. */
+/* Raw releases store the convolution as [C, 1, K] and norms without their 1; MLX files [C, K, 1]
+ * and whole norms. */
 static bool is_raw(qn_folder *f)
 {
     const qn_shards *s = qn_folder_shards(f);
@@ -132,17 +145,24 @@ static qn_code qwen3_5_names(qn_desc *d, qn_folder *f, qn_arena *a, qn_err *err)
         {"model.norm.weight", "model.", "lm_head"},
     };
     static const char *const dropped[] = {"mtp.", "vision_tower", "model.visual", "visual."};
-    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) qn_folder_drop_prefix(f, dropped[i]);
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
+        qn_folder_drop_prefix(f, dropped[i]);
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if (qn_folder_has(f, forms[i].probe)) return qn_desc_prefix(d, forms[i].prefix, forms[i].head, a, err);
+        if (qn_folder_has(f, forms[i].probe))
+            return qn_desc_prefix(d, forms[i].prefix, forms[i].head, a, err);
     }
     return qn_err_set(err, QN_FORMAT, "no final norm: expected the tensor \"%s\"", forms[0].probe);
 }
 
 qn_code qn_qwen3_5_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    static const qn_like like = {.use_head_dim = true, .untied_by_default = true, .no_scaling = true, .theta = 100000,
-                                 .qkv_bias = QN_BIAS_KEY, .qkv_key = "attention_bias", .o_bias = QN_BIAS_KEY,
+    static const qn_like like = {.use_head_dim = true,
+                                 .untied_by_default = true,
+                                 .no_scaling = true,
+                                 .theta = 100000,
+                                 .qkv_bias = QN_BIAS_KEY,
+                                 .qkv_key = "attention_bias",
+                                 .o_bias = QN_BIAS_KEY,
                                  .o_key = "attention_bias"};
     uint32_t interval, n_experts;
     const json_t *text = json_object_get(cfg, "text_config");
@@ -153,11 +173,15 @@ qn_code qn_qwen3_5_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a
         (rc = qn_cfg_u32_or(cfg, "num_experts", 0, 4096, &n_experts, err))) {
         return rc;
     }
-    if (!interval) return qn_err_set(err, QN_FORMAT, "config.json: full_attention_interval must be positive");
+    if (!interval)
+        return qn_err_set(err, QN_FORMAT, "config.json: full_attention_interval must be positive");
     if (n_experts) {
         if ((rc = read_experts(d, cfg, err))) return rc;
-        if ((rc = qn_cfg_u32(cfg, "shared_expert_intermediate_size", 1, 1u << 20, &d->moe.d_ff_shared, err))) return rc;
-        if ((rc = qn_cfg_bool_or(cfg, "norm_topk_prob", true, &d->moe.router.normalize, err))) return rc;
+        if ((rc = qn_cfg_u32(cfg, "shared_expert_intermediate_size", 1, 1u << 20,
+                             &d->moe.d_ff_shared, err)))
+            return rc;
+        if ((rc = qn_cfg_bool_or(cfg, "norm_topk_prob", true, &d->moe.router.normalize, err)))
+            return rc;
     }
     for (uint32_t i = 0; i < d->n_layers; i++) {
         d->layers[i].recurrent = (i + 1) % interval != 0;

@@ -14,7 +14,8 @@ static float *freq_table(qn_rope_desc *r, qn_arena *a, qn_err *err)
         return NULL;
     }
     /* base^(2k/d) in float32 steps, as the reference's array expression computes it. */
-    for (uint32_t k = 0; k < r->dims / 2; k++) t[k] = powf(r->base, (float)(2 * k) / (float)r->dims);
+    for (uint32_t k = 0; k < r->dims / 2; k++)
+        t[k] = powf(r->base, (float)(2 * k) / (float)r->dims);
     return t;
 }
 
@@ -27,7 +28,8 @@ static qn_code read_llama3(qn_rope_desc *r, const json_t *s, qn_arena *a, qn_err
     if ((rc = qn_cfg_f64_or(s, "high_freq_factor", 4, &hi, err))) return rc;
     if ((rc = qn_cfg_f64_or(s, "original_max_position_embeddings", 8192, &orig, err))) return rc;
     if (!(factor > 0) || !(lo > 0) || !(hi > lo) || !(orig > 0)) {
-        return qn_err_set(err, QN_FORMAT, "rope_scaling llama3: factor, low_freq_factor, high_freq_factor and "
+        return qn_err_set(err, QN_FORMAT,
+                          "rope_scaling llama3: factor, low_freq_factor, high_freq_factor and "
                           "original_max_position_embeddings must be positive, and high above low");
     }
     float *t = freq_table(r, a, err);
@@ -67,12 +69,14 @@ static qn_code read_yarn(qn_rope_desc *r, const json_t *s, qn_arena *a, qn_err *
     if ((rc = qn_cfg_f64_or(s, "mscale", 1, &m, err))) return rc;
     if ((rc = qn_cfg_f64_or(s, "mscale_all_dim", 0, &m_all, err))) return rc;
     if (!(factor > 0) || !(orig > 0) || !(fast > 0) || !(slow > 0)) {
-        return qn_err_set(err, QN_FORMAT, "rope_scaling yarn: factor, original_max_position_embeddings, beta_fast "
+        return qn_err_set(err, QN_FORMAT,
+                          "rope_scaling yarn: factor, original_max_position_embeddings, beta_fast "
                           "and beta_slow must be positive");
     }
     float *t = freq_table(r, a, err);
     if (!t) return QN_NOMEM;
-    double low = floor(yarn_dim(fast, r->dims, r->base, orig)), high = ceil(yarn_dim(slow, r->dims, r->base, orig));
+    double low = floor(yarn_dim(fast, r->dims, r->base, orig)),
+           high = ceil(yarn_dim(slow, r->dims, r->base, orig));
     if (low < 0) low = 0;
     if (high > r->dims - 1) high = r->dims - 1;
     if (low == high) high += 0.001;
@@ -87,23 +91,30 @@ static qn_code read_yarn(qn_rope_desc *r, const json_t *s, qn_arena *a, qn_err *
     return QN_OK;
 }
 
-static qn_code read_longrope(qn_rope_desc *r, const json_t *s, const json_t *cfg, qn_arena *a, qn_err *err)
+static qn_code read_longrope(qn_rope_desc *r, const json_t *s, const json_t *cfg, qn_arena *a,
+                             qn_err *err)
 {
     const json_t *list = json_object_get(s, "long_factor");
     if (!json_is_array(list) || json_array_size(list) != r->dims / 2) {
-        return qn_err_set(err, QN_FORMAT, "rope_scaling longrope: long_factor must be a list of %u numbers", r->dims / 2);
+        return qn_err_set(err, QN_FORMAT,
+                          "rope_scaling longrope: long_factor must be a list of %u numbers",
+                          r->dims / 2);
     }
     double orig, max, given;
     qn_code rc;
     if ((rc = qn_cfg_f64_or(s, "original_max_position_embeddings", 0, &orig, err))) return rc;
-    if (orig == 0 && (rc = qn_cfg_f64_or(cfg, "original_max_position_embeddings", 4096, &orig, err))) return rc;
+    if (orig == 0 &&
+        (rc = qn_cfg_f64_or(cfg, "original_max_position_embeddings", 4096, &orig, err)))
+        return rc;
     if ((rc = qn_cfg_f64_or(cfg, "max_position_embeddings", 131072, &max, err))) return rc;
     if ((rc = qn_cfg_f64_or(s, "long_mscale", 0, &given, err))) return rc;
     float *t = freq_table(r, a, err);
     if (!t) return QN_NOMEM;
     for (uint32_t k = 0; k < r->dims / 2; k++) {
         const json_t *v = json_array_get(list, k);
-        if (!json_is_number(v)) return qn_err_set(err, QN_FORMAT, "rope_scaling longrope: long_factor[%u] is not a number", k);
+        if (!json_is_number(v))
+            return qn_err_set(err, QN_FORMAT,
+                              "rope_scaling longrope: long_factor[%u] is not a number", k);
         t[k] = (float)json_number_value(v) * t[k];
     }
     r->freqs = t;
@@ -112,10 +123,12 @@ static qn_code read_longrope(qn_rope_desc *r, const json_t *s, const json_t *cfg
     return QN_OK;
 }
 
-qn_code qn_rope_scaling(qn_rope_desc *r, const json_t *s, const json_t *cfg, qn_arena *a, qn_err *err)
+qn_code qn_rope_scaling(qn_rope_desc *r, const json_t *s, const json_t *cfg, qn_arena *a,
+                        qn_err *err)
 {
     if (!s || json_is_null(s)) return QN_OK;
-    if (!json_is_object(s)) return qn_err_set(err, QN_FORMAT, "config.json: rope_scaling must be an object or null");
+    if (!json_is_object(s))
+        return qn_err_set(err, QN_FORMAT, "config.json: rope_scaling must be an object or null");
     const char *type = json_string_value(json_object_get(s, "type"));
     if (!type) type = json_string_value(json_object_get(s, "rope_type"));
     if (!type || !strcmp(type, "default") || !strcmp(type, "mrope")) return QN_OK;
@@ -123,17 +136,21 @@ qn_code qn_rope_scaling(qn_rope_desc *r, const json_t *s, const json_t *cfg, qn_
         double factor;
         qn_code rc = qn_cfg_f64(s, "factor", &factor, err);
         if (rc) return rc;
-        if (!(factor > 0)) return qn_err_set(err, QN_FORMAT, "rope_scaling linear: factor must be positive");
+        if (!(factor > 0))
+            return qn_err_set(err, QN_FORMAT, "rope_scaling linear: factor must be positive");
         r->pos_scale = (float)(1 / factor);
         return QN_OK;
     }
     if (!strcmp(type, "llama3")) return read_llama3(r, s, a, err);
-    if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn") || !strcmp(type, "telechat3-yarn")) {
+    if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn") ||
+        !strcmp(type, "telechat3-yarn")) {
         return read_yarn(r, s, a, err);
     }
     if (!strcmp(type, "longrope") || !strcmp(type, "su")) return read_longrope(r, s, cfg, a, err);
-    return qn_err_set(err, QN_UNSUPPORTED, "not supported yet: rope_scaling of type \"%s\" (supported: default, "
-                      "linear, llama3, yarn, longrope)", type);
+    return qn_err_set(err, QN_UNSUPPORTED,
+                      "not supported yet: rope_scaling of type \"%s\" (supported: default, "
+                      "linear, llama3, yarn, longrope)",
+                      type);
 }
 
 qn_code qn_rope_table(qn_rope_desc *r, qn_arena *a, qn_err *err)
@@ -142,16 +159,23 @@ qn_code qn_rope_table(qn_rope_desc *r, qn_arena *a, qn_err *err)
     return r->freqs ? QN_OK : QN_NOMEM;
 }
 
-qn_code qn_rope_plain(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt, bool traditional,
-                      qn_err *err)
+qn_code qn_rope_plain(qn_rope_desc *out, const json_t *cfg, uint32_t dims, double theta_dflt,
+                      bool traditional, qn_err *err)
 {
     double theta;
     qn_code rc = qn_cfg_f64_or(cfg, "rope_theta", theta_dflt, &theta, err);
     if (rc) return rc;
     if (dims == 0 || dims % 2) {
-        return qn_err_set(err, QN_FORMAT, "config.json: %u rotary elements per head; it must be even and positive", dims);
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: %u rotary elements per head; it must be even and positive",
+                          dims);
     }
-    if (!(theta > 0)) return qn_err_set(err, QN_FORMAT, "config.json: rope_theta is %g, must be positive", theta);
-    *out = (qn_rope_desc){.dims = dims, .traditional = traditional, .base = (float)theta, .pos_scale = 1, .mscale = 1};
+    if (!(theta > 0))
+        return qn_err_set(err, QN_FORMAT, "config.json: rope_theta is %g, must be positive", theta);
+    *out = (qn_rope_desc){.dims = dims,
+                          .traditional = traditional,
+                          .base = (float)theta,
+                          .pos_scale = 1,
+                          .mscale = 1};
     return QN_OK;
 }

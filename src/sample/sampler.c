@@ -1,8 +1,8 @@
 /* sampler.c - processors, filters and the draw (spec engine 2).
  *
- * The vocabulary is never sorted as a whole: filters that cut the tail of the distribution work on a
- * heap of the candidates near the top, from which only as many are taken as the filters keep. Sums
- * over the vocabulary run in ascending ids inside segments of 1024, then over the segments.
+ * The vocabulary is never sorted as a whole: filters that cut the tail of the distribution work on
+ * a heap of the candidates near the top, from which only as many are taken as the filters keep.
+ * Sums over the vocabulary run in ascending ids inside segments of 1024, then over the segments.
  */
 #include "sample/sampler.h"
 
@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "sample/exact.h"
 #include "sample/random.h"
 
 enum { SEGMENT = 1024, LANES = 8 };
@@ -25,6 +26,7 @@ struct qn_sampler {
     float *w;            /* [n_vocab] weights of the draw */
     qn_top *cand;        /* [n_vocab] candidates; only with filters */
     float *segments;     /* [n_vocab / SEGMENT + 1] */
+    qn_exact *exact;     /* does the work instead of what follows; NULL: not asked for */
 };
 
 /* ---- construction ---- */
@@ -32,7 +34,8 @@ struct qn_sampler {
 static qn_code range(qn_err *err, const char *name, float v, float lo, float hi)
 {
     if (v >= lo && v <= hi) return QN_OK;
-    return qn_err_set(err, QN_INVALID, "%s is %g, must be from %g to %g", name, (double)v, (double)lo, (double)hi);
+    return qn_err_set(err, QN_INVALID, "%s is %g, must be from %g to %g", name, (double)v,
+                      (double)lo, (double)hi);
 }
 
 static qn_code check(const qn_sampling *o, uint32_t n_vocab, qn_err *err)
@@ -47,14 +50,17 @@ static qn_code check(const qn_sampling *o, uint32_t n_vocab, qn_err *err)
     if ((rc = range(err, "presence_penalty", o->presence_penalty, -1e6f, 1e6f))) return rc;
     if ((rc = range(err, "frequency_penalty", o->frequency_penalty, -1e6f, 1e6f))) return rc;
     if (o->n_top > QN_MAX_TOP_LOGPROBS) {
-        return qn_err_set(err, QN_INVALID, "top_logprobs is %u, must be at most %d", o->n_top, QN_MAX_TOP_LOGPROBS);
+        return qn_err_set(err, QN_INVALID, "top_logprobs is %u, must be at most %d", o->n_top,
+                          QN_MAX_TOP_LOGPROBS);
     }
     if (o->n_bias > QN_MAX_LOGIT_BIAS) {
-        return qn_err_set(err, QN_INVALID, "logit_bias has %zu entries, must be at most %d", o->n_bias, QN_MAX_LOGIT_BIAS);
+        return qn_err_set(err, QN_INVALID, "logit_bias has %zu entries, must be at most %d",
+                          o->n_bias, QN_MAX_LOGIT_BIAS);
     }
     for (size_t i = 0; i < o->n_bias; i++) {
         if (o->bias[i].id >= n_vocab) {
-            return qn_err_set(err, QN_INVALID, "logit_bias names token %u, the vocabulary has %u", o->bias[i].id, n_vocab);
+            return qn_err_set(err, QN_INVALID, "logit_bias names token %u, the vocabulary has %u",
+                              o->bias[i].id, n_vocab);
         }
     }
     return QN_OK;
@@ -73,7 +79,8 @@ static bool has_top_p(const qn_sampling *o)
 
 static bool has_filters(const qn_sampling *o, uint32_t n_vocab)
 {
-    return has_top_p(o) || o->min_p > 0 || o->xtc_probability > 0 || (o->top_k > 0 && o->top_k < n_vocab);
+    return has_top_p(o) || o->min_p > 0 || o->xtc_probability > 0 ||
+           (o->top_k > 0 && o->top_k < n_vocab);
 }
 
 static bool allocate(qn_sampler *s)
@@ -81,10 +88,13 @@ static bool allocate(qn_sampler *s)
     size_t n = s->n_vocab;
     if (s->o.n_bias && !(s->bias = malloc(s->o.n_bias * sizeof *s->bias))) return false;
     if (s->o.n_special && !(s->special = malloc(s->o.n_special * sizeof *s->special))) return false;
+    if (s->o.exact) return true;
     if (has_penalties(&s->o) && !(s->counts = calloc(n, sizeof *s->counts))) return false;
     if (!(s->segments = malloc((n / SEGMENT + 1) * sizeof *s->segments))) return false;
     if (!(s->w = malloc(n * sizeof *s->w))) return false;
-    if (s->o.temperature > 0 && has_filters(&s->o, s->n_vocab) && !(s->cand = malloc(n * sizeof *s->cand))) return false;
+    if (s->o.temperature > 0 && has_filters(&s->o, s->n_vocab) &&
+        !(s->cand = malloc(n * sizeof *s->cand)))
+        return false;
     return true;
 }
 
@@ -108,6 +118,12 @@ qn_code qn_sampler_new(qn_sampler **out, const qn_sampling *o, uint32_t n_vocab,
         qn_sampler_free(s);
         return qn_err_set(err, QN_IO, "sampler: the system gave no random seed");
     }
+    s->o.bias = s->bias;
+    s->o.special = s->special;
+    if (o->exact && (rc = qn_exact_new(&s->exact, &s->o, s->seed, n_vocab, err))) {
+        qn_sampler_free(s);
+        return rc;
+    }
     *out = s;
     return QN_OK;
 }
@@ -121,6 +137,7 @@ void qn_sampler_free(qn_sampler *s)
     free(s->w);
     free(s->cand);
     free(s->segments);
+    qn_exact_free(s->exact);
     free(s);
 }
 
@@ -143,7 +160,8 @@ static window last(const uint32_t *history, size_t n, uint32_t context)
 }
 
 /* Call fn once per distinct id of the window with its count. */
-static void each_distinct(qn_sampler *s, float *x, window win, float p, void (*fn)(float *x, float p, uint32_t count))
+static void each_distinct(qn_sampler *s, float *x, window win, float p,
+                          void (*fn)(float *x, float p, uint32_t count))
 {
     for (size_t i = 0; i < win.n; i++) s->counts[win.ids[i]]++;
     for (size_t i = 0; i < win.n; i++) {
@@ -177,13 +195,15 @@ static void process(qn_sampler *s, float *x, const uint32_t *history, size_t n)
     for (size_t i = 0; i < o->n_bias; i++) x[s->bias[i].id] += s->bias[i].bias;
     if (!s->counts) return;
     if (o->repetition_penalty > 0 && o->repetition_penalty != 1) {
-        each_distinct(s, x, last(history, n, o->repetition_context), o->repetition_penalty, repetition);
+        each_distinct(s, x, last(history, n, o->repetition_context), o->repetition_penalty,
+                      repetition);
     }
     if (o->presence_penalty != 0) {
         each_distinct(s, x, last(history, n, o->presence_context), o->presence_penalty, presence);
     }
     if (o->frequency_penalty != 0) {
-        each_distinct(s, x, last(history, n, o->frequency_context), o->frequency_penalty, frequency);
+        each_distinct(s, x, last(history, n, o->frequency_context), o->frequency_penalty,
+                      frequency);
     }
 }
 
@@ -198,8 +218,8 @@ static uint32_t argmax(const float *x, uint32_t n)
     return best;
 }
 
-/* exp(t) for t <= 0 by 2^i * polynomial; below -87 it is 0. Branch-free so that the compiler can use
- * vectors; relative error under 3e-7. */
+/* exp(t) for t <= 0 by 2^i * polynomial; below -87 it is 0. Branch-free so that the compiler can
+ * use vectors; relative error under 3e-7. */
 static float exp_neg(float t)
 {
     float y = t * 1.44269504f;
@@ -320,8 +340,8 @@ static size_t take_top(qn_sampler *s, const float *x, float max, float lse, cons
     size_t n = collect(s, x, max - 16.0f);
     float mass = 0;
     for (size_t i = 0; i < n; i++) mass += exp_neg(s->cand[i].logprob - lse);
-    bool enough = n >= t->min_keep && ((t->by_mass && mass > t->mass * 1.0001f) || t->max_keep <= n ||
-                                       t->floor >= max - 16.0f);
+    bool enough = n >= t->min_keep && ((t->by_mass && mass > t->mass * 1.0001f) ||
+                                       t->max_keep <= n || t->floor >= max - 16.0f);
     if (!enough) n = collect(s, x, -INFINITY);
     for (size_t i = n / 2; i-- > 0;) sift_down(s->cand, n, i);
     size_t kept = 0;
@@ -404,7 +424,8 @@ static uint32_t draw(qn_sampler *s, const float *x, float max, float lse, uint64
         float top = -INFINITY;
         for (size_t i = 0; i < n; i++) top = s->cand[i].logprob > top ? s->cand[i].logprob : top;
         memset(s->w, 0, s->n_vocab * sizeof *s->w);
-        for (size_t i = 0; i < n; i++) s->w[s->cand[i].id] = exp_neg((s->cand[i].logprob - top) * inv_temp);
+        for (size_t i = 0; i < n; i++)
+            s->w[s->cand[i].id] = exp_neg((s->cand[i].logprob - top) * inv_temp);
     }
     float total = sum_all(s, s->w);
     return pick(s, s->w, total, qn_uniform(keys[1]));
@@ -425,9 +446,13 @@ static void top_logprobs(const qn_sampler *s, const float *x, float lse, qn_samp
     for (uint32_t i = 0; i < out->n_top; i++) out->top[i].logprob -= lse;
 }
 
-void qn_sampler_draw(qn_sampler *s, float *logits, const uint32_t *history, size_t n_history, uint64_t k,
-                     qn_sample *out)
+void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
+                     size_t n_history, uint64_t k, qn_sample *out)
 {
+    if (s->exact) {
+        qn_exact_draw(s->exact, logits, type, history, n_history, k, out);
+        return;
+    }
     *out = (qn_sample){0};
     process(s, logits, history, n_history);
     uint32_t best = argmax(logits, s->n_vocab);

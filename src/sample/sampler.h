@@ -1,7 +1,7 @@
 /* sampler.h - from one row of logits to one token.
  *
- * A sampler belongs to one sequence. Sample k of a sequence depends on (seed, k), the logits and the
- * sequence's own history only (spec engine 2). All arithmetic is float32 in one fixed order.
+ * A sampler belongs to one sequence. Sample k of a sequence depends on (seed, k), the logits and
+ * the sequence's own history only (spec engine 2). All arithmetic is float32 in one fixed order.
  * Threads: one sequence is sampled by one thread at a time.
  */
 #ifndef QN_SAMPLE_SAMPLER_H
@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "format/dtype.h"
 
 enum { QN_MAX_TOP_LOGPROBS = 20, QN_MAX_LOGIT_BIAS = 1024 };
 
@@ -37,8 +38,11 @@ typedef struct qn_sampling {
     uint64_t seed;
     bool logprobs;       /* report the token's log-probability */
     uint32_t n_top;      /* and the n most likely ones, at most QN_MAX_TOP_LOGPROBS */
-    const uint32_t *special; /* ids that xtc never removes (end of text, newline); borrowed, copied */
+    const uint32_t
+        *special; /* ids that xtc never removes (end of text, newline); borrowed, copied */
     size_t n_special;
+    bool exact;            /* mlx-lm's bits: every step in the logits' own type, MLX's generator */
+    uint32_t exact_splits; /* how often MLX's generator was used between seeding and draw 0 */
 } qn_sampling;
 
 typedef struct qn_top {
@@ -64,10 +68,11 @@ void qn_sampler_free(qn_sampler *s);
 /* The seed in use (no failure). */
 uint64_t qn_sampler_seed(const qn_sampler *s);
 
-/* Draw sample number `k` (counted from 0) from logits [n_vocab], which is overwritten when the
- * sampler has processors. history [n_history]: prompt and generated tokens so far. Takes no memory
- * (no failure; a row without any finite logit gives the lowest id). */
-void qn_sampler_draw(qn_sampler *s, float *logits, const uint32_t *history, size_t n_history, uint64_t k,
-                     qn_sample *out);
+/* Draw sample number `k` (counted from 0) from logits [n_vocab] float32 holding values of `type`
+ * (which only exact sampling looks at); they are overwritten. history [n_history]: prompt and
+ * generated tokens so far. Takes no memory (no failure; a row without any finite logit gives the
+ * lowest id). */
+void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
+                     size_t n_history, uint64_t k, qn_sample *out);
 
 #endif

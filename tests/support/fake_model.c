@@ -37,7 +37,8 @@ static size_t fake_block_bytes(const qn_device *d, const qn_kv_spec *spec, uint3
     return spec->block_tokens * sizeof(uint32_t);
 }
 
-static qn_code fake_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_kv **out, qn_err *err)
+static qn_code fake_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks,
+                           qn_kv **out, qn_err *err)
 {
     (void)d;
     (void)err;
@@ -110,8 +111,15 @@ static uint64_t zero_bytes(const qn_device *d)
 }
 
 static const qn_ops fake_ops = {
-    .kv_block_bytes = fake_block_bytes, .kv_new = fake_kv_new, .kv_free = fake_kv_free, .kv_copy = fake_kv_copy,
-    .run_new = fake_run_new, .run_free = fake_run_free, .begin = fake_begin, .end = fake_end, .fetch = fake_fetch,
+    .kv_block_bytes = fake_block_bytes,
+    .kv_new = fake_kv_new,
+    .kv_free = fake_kv_free,
+    .kv_copy = fake_kv_copy,
+    .run_new = fake_run_new,
+    .run_free = fake_run_free,
+    .begin = fake_begin,
+    .end = fake_end,
+    .fetch = fake_fetch,
     .weights_bytes = zero_bytes,
 };
 
@@ -170,17 +178,20 @@ static qn_tensor fake_forward(qn_model *m, qn_run *r)
         const qn_item *it = &b->items[i];
         for (uint32_t t = 0; t < it->n_new; t++) {
             qn_check(b->pos[it->row0 + t] == it->n_past + t);
-            for (uint32_t g = 0; g < r->kv->n_groups; g++) *cell(r->kv, it, g, it->n_past + t) = b->ids[it->row0 + t] + 1;
+            for (uint32_t g = 0; g < r->kv->n_groups; g++)
+                *cell(r->kv, it, g, it->n_past + t) = b->ids[it->row0 + t] + 1;
         }
         if (out == b->n_out || b->out_rows[out] != it->row0 + it->n_new - 1) continue;
         uint32_t last = it->n_past + it->n_new - 1;
         uint32_t next = next_of(f, read_back(f, r->kv, it, last), last + 1);
         float *row = logits + (size_t)out++ * f->o.n_vocab;
-        for (uint32_t v = 0; v < f->o.n_vocab; v++) row[v] = -4.0f - (float)((v * 2654435761u + next) % 97) / 97;
+        for (uint32_t v = 0; v < f->o.n_vocab; v++)
+            row[v] = -4.0f - (float)((v * 2654435761u + next) % 97) / 97;
         row[next] = 4;
     }
     qn_check(out == b->n_out);
-    return (qn_tensor){.addr = (uint64_t)(uintptr_t)logits, .rows = out, .cols = f->o.n_vocab, .ld = f->o.n_vocab};
+    return (qn_tensor){
+        .addr = (uint64_t)(uintptr_t)logits, .rows = out, .cols = f->o.n_vocab, .ld = f->o.n_vocab};
 }
 
 static size_t fake_scratch(const qn_model *m, uint32_t max_tokens, uint32_t max_out)
@@ -207,7 +218,10 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
     if (!f->o.n_vocab) f->o.n_vocab = QN_FAKE_VOCAB;
     f->dev = (qn_device){&fake_ops, "fake"};
     f->base = (qn_model){.ops = &fake_model_ops, .dev = &f->dev};
-    f->base.info = (qn_model_info){.model_type = "fake", .n_vocab = f->o.n_vocab, .n_layers = 1, .d_model = 1,
+    f->base.info = (qn_model_info){.model_type = "fake",
+                                   .n_vocab = f->o.n_vocab,
+                                   .n_layers = 1,
+                                   .d_model = 1,
                                    .max_positions = f->o.max_positions ? f->o.max_positions : 4096};
     f->base.kv.n_groups = f->o.window ? 2 : 1;
     if (f->o.window) f->base.kv.groups[1] = (qn_kv_group){QN_KV_SLIDING, f->o.window};

@@ -1,8 +1,8 @@
 /* fake_model.h - a device and a model for engine tests, thousands of steps per second.
  *
  * The fake device keeps token ids in its KV blocks. The fake model's next token is a hash of every
- * token of the sequence, read back through the block table: a wrong block, position or order gives a
- * wrong token. With a script, the reply is the script's tokens instead, whatever the prompt.
+ * token of the sequence, read back through the block table: a wrong block, position or order gives
+ * a wrong token. With a script, the reply is the script's tokens instead, whatever the prompt.
  */
 #ifndef QN_TESTS_FAKE_MODEL_H
 #define QN_TESTS_FAKE_MODEL_H

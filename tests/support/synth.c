@@ -80,7 +80,8 @@ static qn_qspec spec_for(const synth *s, const char *path)
     return spec;
 }
 
-static void add_quantized(synth *s, const char *path, const float *v, qn_dtype t, uint32_t rank, const uint64_t *dims)
+static void add_quantized(synth *s, const char *path, const float *v, qn_dtype t, uint32_t rank,
+                          const uint64_t *dims)
 {
     qn_qspec spec = spec_for(s, path);
     uint64_t d[QN_MAX_RANK], n_in = dims[rank - 1], rows = 1;
@@ -99,8 +100,8 @@ static void add_quantized(synth *s, const char *path, const float *v, qn_dtype t
     if (affine) bi = add(s, name, st, rank, d);
     size_t step = groups * qn_dtype_size(st);
     for (uint64_t r = 0; r < rows; r++) {
-        qn_quantize_row(&spec, t, v + r * n_in, (uint32_t)n_in, w->data + r * row_bytes, sc->data + r * step,
-                        bi ? bi->data + r * step : NULL);
+        qn_quantize_row(&spec, t, v + r * n_in, (uint32_t)n_in, w->data + r * row_bytes,
+                        sc->data + r * step, bi ? bi->data + r * step : NULL);
     }
 }
 
@@ -110,11 +111,13 @@ static qn_code add_tensor(synth *s, const json_t *t)
     const json_t *shape = json_object_get(t, "shape");
     qn_dtype dtype;
     if (!name || qn_dtype_parse(json_string_value(json_object_get(t, "dtype")), &dtype)) {
-        return qn_err_set(s->err, QN_FORMAT, "recipe: a tensor without a name or with an unknown dtype");
+        return qn_err_set(s->err, QN_FORMAT,
+                          "recipe: a tensor without a name or with an unknown dtype");
     }
     uint64_t dims[QN_MAX_RANK], n = 1;
     uint32_t rank = (uint32_t)json_array_size(shape);
-    for (uint32_t i = 0; i < rank; i++) n *= dims[i] = (uint64_t)json_integer_value(json_array_get(shape, i));
+    for (uint32_t i = 0; i < rank; i++)
+        n *= dims[i] = (uint64_t)json_integer_value(json_array_get(shape, i));
     float *v = malloc((n ? n : 1) * sizeof *v);
     qn_check(v);
     fill(v, n, name, s->seed, (float)json_number_value(json_object_get(t, "amp")),
@@ -158,8 +161,8 @@ static qn_code write_config(const synth *s, const json_t *recipe, const char *di
 {
     json_t *config = json_deep_copy(json_object_get(recipe, "config"));
     if (s->quant) {
-        json_t *q = json_pack("{s:O, s:O}", "group_size", json_object_get(s->quant, "group_size"), "bits",
-                              json_object_get(s->quant, "bits"));
+        json_t *q = json_pack("{s:O, s:O}", "group_size", json_object_get(s->quant, "group_size"),
+                              "bits", json_object_get(s->quant, "bits"));
         const char *mode = json_string_value(json_object_get(s->quant, "mode"));
         json_object_set_new(q, "mode", json_string(mode ? mode : "affine"));
         json_object_update(q, json_object_get(s->quant, "overrides"));

@@ -9,7 +9,8 @@
 
 #include "core/err.h"
 
-/* Write the checkpoint of a recipe into an existing folder. Errors: QN_FORMAT (a recipe field), QN_IO, QN_NOMEM. */
+/* Write the checkpoint of a recipe into an existing folder. Errors: QN_FORMAT (a recipe field),
+ * QN_IO, QN_NOMEM. */
 qn_code qn_synth_write(const json_t *recipe, const char *dir, qn_err *err);
 
 #endif

@@ -16,14 +16,21 @@
 #include "matrices.h"
 
 enum {
-    MAX_T = 24, MAX_COLS = 700, ROUNDS = 12, BLOCK_TOKENS = 16, N_BLOCKS = 24, TABLE = 8, ITEMS = 2,
+    MAX_T = 24,
+    MAX_COLS = 700,
+    ROUNDS = 12,
+    BLOCK_TOKENS = 16,
+    N_BLOCKS = 24,
+    TABLE = 8,
+    ITEMS = 2,
     N_SLOTS = sizeof(qn_ops) / sizeof(void (*)(void))
 };
 
 static bool called[N_SLOTS];
 
 /* Call a slot of a device and note that it has a case. */
-#define CALL(s, slot, ...) (called[offsetof(qn_ops, slot) / sizeof(void (*)(void))] = true, (s)->ops->slot(__VA_ARGS__))
+#define CALL(s, slot, ...) \
+    (called[offsetof(qn_ops, slot) / sizeof(void (*)(void))] = true, (s)->ops->slot(__VA_ARGS__))
 
 typedef struct side { /* one device */
     qn_device *dev;
@@ -36,7 +43,7 @@ static qn_err err;
 /* ---- random inputs, the same for both sides ---- */
 
 typedef struct inputs {
-    uint32_t t, cols;              /* rows and columns of the case's tensors */
+    uint32_t t, cols; /* rows and columns of the case's tensors */
     uint32_t n_past[ITEMS], n_new[ITEMS];
     float a[MAX_T * MAX_COLS], b[MAX_T * MAX_COLS], c[MAX_T * MAX_COLS], v[4 * MAX_COLS];
     uint32_t ids[MAX_T], pos[MAX_T], rows[MAX_T], blocks[ITEMS][TABLE];
@@ -60,8 +67,10 @@ static void draw(inputs *in, int round, uint32_t cols)
         in->n_new[i] = round == 0 ? i == 0 : round == 1 ? MAX_T / ITEMS : 1 + below(MAX_T / ITEMS);
         in->n_past[i] = round == 0 ? 0 : round == 1 ? 100 : below(100);
         if (!in->n_new[i]) continue;
-        in->items[in->batch.n_items] = (qn_item){.row0 = at, .n_new = in->n_new[i], .n_past = in->n_past[i], .state = 1 + i};
-        for (int g = 0; g < QN_MAX_KV_GROUPS; g++) in->items[in->batch.n_items].blocks[g] = in->blocks[i];
+        in->items[in->batch.n_items] = (qn_item){
+            .row0 = at, .n_new = in->n_new[i], .n_past = in->n_past[i], .state = 1 + i};
+        for (int g = 0; g < QN_MAX_KV_GROUPS; g++)
+            in->items[in->batch.n_items].blocks[g] = in->blocks[i];
         in->batch.n_items++;
         for (uint32_t j = 0; j < in->n_new[i]; j++, at++) in->pos[at] = in->n_past[i] + j;
         for (uint32_t j = 0; j < TABLE; j++) in->blocks[i][j] = (j * ITEMS + i) % N_BLOCKS;
@@ -137,7 +146,9 @@ static size_t norms(const side *s, const inputs *in, int round, float *out)
     qn_tensor a = up(s, in->a, in->t, cols), w = up(s, in->v, 1, cols), none = {0};
     qn_tensor head = up(s, in->v + 7, 1, width), bias = up(s, in->v + MAX_COLS, 1, cols);
     n += take(s, CALL(s, rms_norm, s->run, a, round % 3 ? head : none, width, 1e-5f), out + n);
-    n += take(s, CALL(s, layer_norm, s->run, a, round % 3 ? w : none, round % 2 ? bias : none, 1e-5f), out + n);
+    n += take(s,
+              CALL(s, layer_norm, s->run, a, round % 3 ? w : none, round % 2 ? bias : none, 1e-5f),
+              out + n);
     finish(s);
     return n;
 }
@@ -148,8 +159,11 @@ static size_t rotation(const side *s, const inputs *in, int round, float *out)
     qn_rope *rope;
     uint32_t d = 2 * (1 + in->cols % 33), heads = 1 + in->cols % 5;
     if (d < 8) d = 8;
-    qn_rope_desc desc = {.dims = round % 4 == 3 ? 8 : d - d % 4 / 2 * 2, .traditional = round % 2, .base = 1e4f,
-                         .pos_scale = round % 3 ? 1.0f : 0.25f, .mscale = round % 5 ? 1.0f : 1.2f,
+    qn_rope_desc desc = {.dims = round % 4 == 3 ? 8 : d - d % 4 / 2 * 2,
+                         .traditional = round % 2,
+                         .base = 1e4f,
+                         .pos_scale = round % 3 ? 1.0f : 0.25f,
+                         .mscale = round % 5 ? 1.0f : 1.2f,
                          .freqs = round % 4 == 3 ? freqs : NULL};
     assert_int_equal(CALL(s, rope_new, s->dev, &desc, 4096, &rope, &err), QN_OK);
     CALL(s, begin, s->run, &in->batch, NULL);
@@ -190,7 +204,8 @@ static size_t products(const side *s, const inputs *in, int round, float *out)
     qn_linear plain = {.w = w}, biased = {.w = w, .bias = up(s, in->v, 1, the_matrix->n_out)};
     const qn_linear *both[2] = {&plain, &biased};
     qn_tensor y[2];
-    CALL(s, linear, s->run, 1 + (size_t)(round % 2), y, up(s, in->a, in->t, the_matrix->n_in), both);
+    CALL(s, linear, s->run, 1 + (size_t)(round % 2), y, up(s, in->a, in->t, the_matrix->n_in),
+         both);
     for (int i = 0; i <= round % 2; i++) n += take(s, y[i], out + n);
     /* The reference rounds affine rows to the type of their scales, as MLX does. */
     if (the_matrix->spec.mode != QN_Q_AFFINE || the_matrix->dtype == QN_F32)
@@ -228,7 +243,8 @@ static size_t routing(const side *s, const inputs *in, int round, float *out)
     qn_router how = {(qn_router_kind)(round % 2), k, round % 3 == 0};
     CALL(s, begin, s->run, &in->batch, NULL);
     float logits[MAX_T * 64];
-    for (uint32_t i = 0; i < in->t * e; i++) logits[i] = in->a[i] * 3 + (float)(i % e) * 1e-3f; /* no ties */
+    for (uint32_t i = 0; i < in->t * e; i++)
+        logits[i] = in->a[i] * 3 + (float)(i % e) * 1e-3f; /* no ties */
     qn_routing to = CALL(s, route, s->run, up(s, logits, in->t, e), &how);
     float *w = CALL(s, fetch, s->run, to.weights);
     memset(out, 0, (size_t)in->t * e * sizeof *out);
@@ -246,25 +262,31 @@ static size_t routing(const side *s, const inputs *in, int round, float *out)
 static size_t attention(const side *s, const inputs *in, int round, float *out)
 {
     size_t n = 0;
-    uint32_t hk = 1 + in->cols % 3, h = hk * (1 + in->cols % 2), d = 3 + in->cols % 40, dv = round % 3 ? d : d + 5;
+    uint32_t hk = 1 + in->cols % 3, h = hk * (1 + in->cols % 2), d = 3 + in->cols % 40,
+             dv = round % 3 ? d : d + 5;
     uint32_t n_blocks[QN_MAX_KV_GROUPS] = {N_BLOCKS};
     qn_kv *kv;
-    qn_kv_layer layers[2] = {{.n_kv_heads = 1, .d_k = 4, .d_v = 4}, {.n_kv_heads = hk, .d_k = d, .d_v = dv}};
-    qn_kv_spec spec = {.block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 2, .layers = layers};
+    qn_kv_layer layers[2] = {{.n_kv_heads = 1, .d_k = 4, .d_v = 4},
+                             {.n_kv_heads = hk, .d_k = d, .d_v = dv}};
+    qn_kv_spec spec = {
+        .block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 2, .layers = layers};
     spec.groups[0] = round % 2 ? (qn_kv_group){QN_KV_SLIDING, 20} : (qn_kv_group){QN_KV_FULL, 0};
     assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
     for (uint32_t i = 0; i < ITEMS; i++) {
         for (uint32_t at = 0; at < in->n_past[i]; at += MAX_T) {
             uint32_t m = in->n_past[i] - at < MAX_T ? in->n_past[i] - at : MAX_T;
             qn_item item = {.n_new = m, .n_past = at, .blocks = {in->blocks[i]}};
-            qn_batch b = {.n_tokens = m, .n_items = 1, .items = &item, .ids = in->ids, .pos = in->pos};
+            qn_batch b = {
+                .n_tokens = m, .n_items = 1, .items = &item, .ids = in->ids, .pos = in->pos};
             CALL(s, begin, s->run, &b, kv);
-            CALL(s, kv_write, s->run, 1, up(s, in->b + at, m, hk * d), up(s, in->c + at, m, hk * dv));
+            CALL(s, kv_write, s->run, 1, up(s, in->b + at, m, hk * d),
+                 up(s, in->c + at, m, hk * dv));
             finish(s);
         }
     }
     inputs moved = *in; /* the first block of item 0 moves to a spare block and on to another one */
-    for (uint32_t i = 0; i < in->batch.n_items; i++) moved.items[i].blocks[0] = moved.blocks[in->items[i].state - 1];
+    for (uint32_t i = 0; i < in->batch.n_items; i++)
+        moved.items[i].blocks[0] = moved.blocks[in->items[i].state - 1];
     moved.batch.items = moved.items;
     void *host = malloc(CALL(s, kv_block_bytes, s->dev, &spec, 0));
     CALL(s, kv_copy, kv, 0, N_BLOCKS - 1, moved.blocks[0][0]);
@@ -274,7 +296,8 @@ static size_t attention(const side *s, const inputs *in, int round, float *out)
     moved.blocks[0][0] = N_BLOCKS - 2;
     CALL(s, begin, s->run, &moved.batch, kv);
     CALL(s, kv_write, s->run, 1, up(s, in->b, in->t, hk * d), up(s, in->c, in->t, hk * dv));
-    qn_attend a = {.layer = 1, .n_heads = h, .scale = 0.3f, .softcap = round % 4 == 1 ? 3.0f : 0.0f};
+    qn_attend a = {
+        .layer = 1, .n_heads = h, .scale = 0.3f, .softcap = round % 4 == 1 ? 3.0f : 0.0f};
     if (round % 3 == 2) a.sinks = up(s, in->v, 1, h);
     n += take(s, CALL(s, attend, s->run, up(s, in->a, in->t, h * d), &a), out + n);
     finish(s);
@@ -285,24 +308,35 @@ static size_t attention(const side *s, const inputs *in, int round, float *out)
 static size_t recurrence(const side *s, const inputs *in, int round, float *out)
 {
     size_t n = 0;
-    uint32_t hk = 1 + in->cols % 2, hv = hk * (1 + in->cols % 3), dk = 2 + in->cols % 17, dv = 3 + in->cols % 9;
-    uint32_t channels = 1 + in->cols % 50, taps = 2 + (uint32_t)round % 4, n_blocks[QN_MAX_KV_GROUPS] = {0};
+    uint32_t hk = 1 + in->cols % 2, hv = hk * (1 + in->cols % 3), dk = 2 + in->cols % 17,
+             dv = 3 + in->cols % 9;
+    uint32_t channels = 1 + in->cols % 50, taps = 2 + (uint32_t)round % 4,
+             n_blocks[QN_MAX_KV_GROUPS] = {0};
     qn_kv *kv;
-    qn_kv_layer layers[2] = {{.state = {1, 2, 1, 2, 2}}, {.state = {taps - 1, channels, hv, dv, dk}}};
-    qn_kv_spec spec = {.block_tokens = BLOCK_TOKENS, .n_layers = 2, .layers = layers, .n_states = ITEMS + 2};
+    qn_kv_layer layers[2] = {{.state = {1, 2, 1, 2, 2}},
+                             {.state = {taps - 1, channels, hv, dv, dk}}};
+    qn_kv_spec spec = {
+        .block_tokens = BLOCK_TOKENS, .n_layers = 2, .layers = layers, .n_states = ITEMS + 2};
     assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
-    assert_true(CALL(s, state_bytes, s->dev, &spec) >= (hv * dv * dk + (taps - 1) * channels) * sizeof(float));
-    for (int pass = 0; pass < 3; pass++) { /* a second pass continues; the third starts from a copy */
+    assert_true(CALL(s, state_bytes, s->dev, &spec) >=
+                (hv * dv * dk + (taps - 1) * channels) * sizeof(float));
+    for (int pass = 0; pass < 3;
+         pass++) { /* a second pass continues; the third starts from a copy */
         if (pass == 2) CALL(s, state_copy, kv, 1, 2);
         if (pass == 2 && round % 2) CALL(s, state_clear, kv, 2);
         CALL(s, begin, s->run, &in->batch, kv);
-        n += take(s, CALL(s, conv, s->run, 1, up(s, in->a + pass, in->t, channels), up(s, in->v, channels, taps)), out + n);
-        qn_tensor g = CALL(s, decay, s->run, up(s, in->b + pass, in->t, hv), up(s, in->v, 1, hv), up(s, in->v + 9, 1, hv));
+        n += take(s,
+                  CALL(s, conv, s->run, 1, up(s, in->a + pass, in->t, channels),
+                       up(s, in->v, channels, taps)),
+                  out + n);
+        qn_tensor g = CALL(s, decay, s->run, up(s, in->b + pass, in->t, hv), up(s, in->v, 1, hv),
+                           up(s, in->v + 9, 1, hv));
         n += take(s, g, out + n);
         qn_tensor q = CALL(s, scale, s->run, up(s, in->a, in->t, hk * dk), 0.2f);
         qn_tensor k = CALL(s, scale, s->run, up(s, in->b, in->t, hk * dk), 0.2f);
         qn_tensor beta = CALL(s, act, s->run, up(s, in->a, in->t, hv), QN_SIGMOID);
-        n += take(s, CALL(s, delta, s->run, 1, q, k, up(s, in->c + pass, in->t, hv * dv), g, beta), out + n);
+        n += take(s, CALL(s, delta, s->run, 1, q, k, up(s, in->c + pass, in->t, hv * dv), g, beta),
+                  out + n);
         finish(s);
     }
     CALL(s, kv_free, kv);
@@ -317,20 +351,24 @@ typedef struct test_case {
     double tolerance; /* of the largest magnitude of the result */
 } test_case;
 
-/* Products: activations of 16 bits lose 2^-16 of a group's largest; the rest is float32 rounding. */
+/* Products: activations of 16 bits lose 2^-16 of a group's largest; the rest is float32 rounding.
+ */
 static const test_case cases[] = {
-    {"elementwise", elementwise, 2e-6}, {"norms", norms, 2e-6},         {"rotation", rotation, 4e-6},
-    {"attention", attention, 4e-6},     {"routing", routing, 2e-6},     {"recurrence", recurrence, 1e-5},
+    {"elementwise", elementwise, 2e-6}, {"norms", norms, 2e-6},
+    {"rotation", rotation, 4e-6},       {"attention", attention, 4e-6},
+    {"routing", routing, 2e-6},         {"recurrence", recurrence, 1e-5},
     {"products", products, 6e-5},       {"experts", expert_products, 6e-5},
 };
 
 enum { MAX_OUT = 12 * MAX_T * MAX_COLS };
 
-static void compare(const test_case *c, const char *label, int round, const float *a, const float *b, size_t n)
+static void compare(const test_case *c, const char *label, int round, const float *a,
+                    const float *b, size_t n)
 {
     double largest = 1e-30, worst = 0;
     for (size_t i = 0; i < n; i++) {
-        if (isnan(a[i]) || isnan(b[i])) fail_msg("%s, %s, round %d: NaN at %zu", c->name, label, round, i);
+        if (isnan(a[i]) || isnan(b[i]))
+            fail_msg("%s, %s, round %d: NaN at %zu", c->name, label, round, i);
         largest = fmax(largest, fabs((double)b[i]));
         worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
     }
@@ -367,7 +405,8 @@ static void run_case(const test_case *c, side *s, side *ref, const char *label)
         if (matrix) {
             const form *f = &forms[below(N_FORMS)];
             uint32_t group = f->spec.group_size ? f->spec.group_size : 1;
-            m = matrix_new(f, c->run == products ? 1 : 5, 40 + below(60), group * (1 + below(200 / group + 1)));
+            m = matrix_new(f, c->run == products ? 1 : 5, 40 + below(60),
+                           group * (1 + below(200 / group + 1)));
             the_matrix = &m;
         }
         size_t n = c->run(s, &in, round, mine);
@@ -398,9 +437,21 @@ static void agrees_with_ref(const char *isa)
     close_side(&ref);
 }
 
-static void portable_agrees_with_ref(void **state) { (void)state; agrees_with_ref("portable"); }
-static void avx2_agrees_with_ref(void **state) { (void)state; agrees_with_ref("avx2"); }
-static void avx512_agrees_with_ref(void **state) { (void)state; agrees_with_ref("avx512"); }
+static void portable_agrees_with_ref(void **state)
+{
+    (void)state;
+    agrees_with_ref("portable");
+}
+static void avx2_agrees_with_ref(void **state)
+{
+    (void)state;
+    agrees_with_ref("avx2");
+}
+static void avx512_agrees_with_ref(void **state)
+{
+    (void)state;
+    agrees_with_ref("avx512");
+}
 
 static void every_slot_has_a_case(void **state)
 {

@@ -1,8 +1,9 @@
-/* engine_agreement_test.c - the real model against mlx-lm in float32 (tests/golden/make_agreement.py).
+/* engine_agreement_test.c - the real model against mlx-lm in float32
+ * (tests/golden/make_agreement.py).
  *
- * Teacher-forced along mlx-lm's greedy replies, 20 prompts of 64 tokens: at least 99.5 % of the most likely tokens
- * are the same, and where one is not, mlx-lm's own two best logits are closer than 0.05. Needs the converted model
- * in QUERN_MODEL; without it the test is skipped and says so.
+ * Teacher-forced along mlx-lm's greedy replies, 20 prompts of 64 tokens: at least 99.5 % of the
+ * most likely tokens are the same, and where one is not, mlx-lm's own two best logits are closer
+ * than 0.05. Needs the converted model in QUERN_MODEL; without it the test is skipped and says so.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +49,8 @@ static void count_case(qn_model *m, const json_t *c, tally *t)
     const json_t *prompt = json_object_get(c, "prompt"), *steps = json_object_get(c, "steps");
     size_t n_steps = json_array_size(steps), n_prompt = json_array_size(prompt);
     assert_true(n_prompt + n_steps <= MAX_IDS);
-    for (size_t i = 0; i < n_prompt; i++) ids[n++] = (uint32_t)json_integer_value(json_array_get(prompt, i));
+    for (size_t i = 0; i < n_prompt; i++)
+        ids[n++] = (uint32_t)json_integer_value(json_array_get(prompt, i));
     for (size_t i = 0; i + 1 < n_steps; i++) {
         ids[n++] = (uint32_t)json_integer_value(json_array_get(json_array_get(steps, i), 0));
     }
@@ -86,8 +88,8 @@ static void test_agreement(void **state)
     tally t = {0};
     size_t i;
     json_array_foreach(json_object_get(golden, "cases"), i, c) count_case(m, c, &t);
-    print_message("agreement %u of %u (%.2f %%), largest gap of a disagreement %.4f\n", t.same, t.total,
-                  100.0 * t.same / t.total, t.largest_gap);
+    print_message("agreement %u of %u (%.2f %%), largest gap of a disagreement %.4f\n", t.same,
+                  t.total, 100.0 * t.same / t.total, t.largest_gap);
     assert_int_equal(t.total, 20 * 64);
     assert_true(t.same >= 0.995 * t.total);
     assert_true(t.largest_gap < 0.05);

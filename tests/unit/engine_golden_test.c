@@ -1,14 +1,15 @@
 /* engine_golden_test.c - every model family against mlx-lm's logits on synthetic checkpoints
  * (tests/golden/make.py), on the cpu device.
  *
- * float32 cases: every logit within 1e-4 of the largest one, the greedy tokens equal (but for ties within
- * the gate). With quantized matrices the gate is 1e-3: their activations are rounded to 16-bit integers per
- * group, 1/65024 of the group's largest value at each product; measured are at most 1.9e-4, but for one
- * position of qwen3_5_moe, where the norms of the gated delta rule enlarge it to 7e-4.
- * 16-bit cases: mean KL divergence from mlx-lm's logits with the same weights and float32 activations, at most
- * MAX_KL_16BIT; ours differ by the rounding of keys and values to 16 bits (measured: at most 8e-4). With experts
- * a near tie of the router may fall the other way: MAX_KL_EXPERTS (measured: 3.1e-3, qwen3_moe).
- * Chunked and token-by-token runs must give the bits of the whole one.
+ * float32 cases: every logit within 1e-4 of the largest one, the greedy tokens equal (but for ties
+ * within the gate). With quantized matrices the gate is 1e-3: their activations are rounded to
+ * 16-bit integers per group, 1/65024 of the group's largest value at each product; measured are at
+ * most 1.9e-4, but for one position of qwen3_5_moe, where the norms of the gated delta rule enlarge
+ * it to 7e-4. 16-bit cases: mean KL divergence from mlx-lm's logits with the same weights and
+ * float32 activations, at most MAX_KL_16BIT; ours differ by the rounding of keys and values to 16
+ * bits (measured: at most 8e-4). With experts a near tie of the router may fall the other way:
+ * MAX_KL_EXPERTS (measured: 3.1e-3, qwen3_moe). Chunked and token-by-token runs must give the bits
+ * of the whole one.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +30,8 @@
 #include "synth.h"
 
 enum { MAX_POS = 64, MAX_VOCAB = 256 };
-static const double MAX_F32 = 1e-4, MAX_F32_QUANTIZED = 1e-3, MAX_KL_16BIT = 1e-3, MAX_KL_EXPERTS = 5e-3;
+static const double MAX_F32 = 1e-4, MAX_F32_QUANTIZED = 1e-3, MAX_KL_16BIT = 1e-3,
+                    MAX_KL_EXPERTS = 5e-3;
 
 typedef struct logits {
     uint32_t n_vocab;
@@ -62,7 +64,8 @@ static size_t base64(const char *s, uint8_t *out)
 
 static uint32_t read_ids(const json_t *list, uint32_t *out)
 {
-    for (size_t i = 0; i < json_array_size(list); i++) out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
     return (uint32_t)json_array_size(list);
 }
 
@@ -101,8 +104,10 @@ static void open_case(loaded *l, const char *label, const char *device, const js
     assert_non_null(mkdtemp(l->dir));
     if (qn_synth_write(recipe, l->dir, &err)) fail_msg("%s: %s", label, err.text);
     if (qn_folder_open(&l->folder, l->dir, false, &err)) fail_msg("%s: %s", label, err.text);
-    if (qn_device_open(&l->dev, &(qn_device_opts){.name = device, .n_threads = 2}, &err)) fail_msg("%s: %s", label, err.text);
-    if (qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err)) fail_msg("%s: %s", label, err.text);
+    if (qn_device_open(&l->dev, &(qn_device_opts){.name = device, .n_threads = 2}, &err))
+        fail_msg("%s: %s", label, err.text);
+    if (qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err))
+        fail_msg("%s: %s", label, err.text);
 }
 
 static void close_case(loaded *l)
@@ -114,7 +119,8 @@ static void close_case(loaded *l)
     assert_int_equal(qn_remove_tree(l->dir, &err), QN_OK);
 }
 
-static void score(const loaded *l, const uint32_t *ids, uint32_t n, const qn_score_opts *o, logits *out)
+static void score(const loaded *l, const uint32_t *ids, uint32_t n, const qn_score_opts *o,
+                  logits *out)
 {
     qn_err err = {0};
     out->n_vocab = l->model->info.n_vocab;
@@ -123,7 +129,8 @@ static void score(const loaded *l, const uint32_t *ids, uint32_t n, const qn_sco
 }
 
 /* max_f32: gate of a float32 case; 0: a 16-bit case. */
-static void check_against(const char *label, const logits *got, const float *want, uint32_t n_prompt, double max_f32)
+static void check_against(const char *label, const logits *got, const float *want,
+                          uint32_t n_prompt, double max_f32)
 {
     uint32_t v = got->n_vocab;
     double worst = 0, largest = 0, sum_kl = 0;
@@ -131,10 +138,13 @@ static void check_against(const char *label, const logits *got, const float *wan
         worst = fmax(worst, fabs((double)got->v[i] - want[i]));
         largest = fmax(largest, fabs(want[i]));
     }
-    for (uint32_t i = 0; i < n_prompt; i++) sum_kl += kl(want + (size_t)i * v, got->v + (size_t)i * v, v);
-    if (max_f32 > 0 && !(worst <= max_f32 * largest)) fail_msg("%s: off by %g of %g", label, worst, largest);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        sum_kl += kl(want + (size_t)i * v, got->v + (size_t)i * v, v);
+    if (max_f32 > 0 && !(worst <= max_f32 * largest))
+        fail_msg("%s: off by %g of %g", label, worst, largest);
     double max_kl = strstr(label, "moe") ? MAX_KL_EXPERTS : MAX_KL_16BIT;
-    if (max_f32 == 0 && !(sum_kl / n_prompt <= max_kl)) fail_msg("%s: KL %g", label, sum_kl / n_prompt);
+    if (max_f32 == 0 && !(sum_kl / n_prompt <= max_kl))
+        fail_msg("%s: KL %g", label, sum_kl / n_prompt);
 }
 
 static void check_case(const char *family, const json_t *c)
@@ -159,7 +169,8 @@ static void check_case(const char *family, const json_t *c)
         const float *row = whole.v + (size_t)(n_prompt - 1 + i) * whole.n_vocab;
         uint32_t got = argmax(row, whole.n_vocab);
         /* Two logits closer than what the gate allows to both may change places. */
-        if (row[got] - row[greedy[i]] > 2 * gate * fabs(row[got])) fail_msg("%s: greedy token %u is %u, mlx-lm has %u", label, i, got, greedy[i]);
+        if (row[got] - row[greedy[i]] > 2 * gate * fabs(row[got]))
+            fail_msg("%s: greedy token %u is %u, mlx-lm has %u", label, i, got, greedy[i]);
     }
     const uint32_t chunks[] = {7, 10};
     score(&l, ids, n, &(qn_score_opts){.chunks = chunks, .n_chunks = 2, .block_tokens = 16}, &cut);
@@ -173,7 +184,8 @@ static void check_case(const char *family, const json_t *c)
 static void check_exact(const char *family, const json_t *c)
 {
     char label[128];
-    snprintf(label, sizeof label, "%s %s on ref", family, json_string_value(json_object_get(c, "name")));
+    snprintf(label, sizeof label, "%s %s on ref", family,
+             json_string_value(json_object_get(c, "name")));
     static float want[MAX_POS * MAX_VOCAB];
     static logits got;
     uint32_t ids[MAX_POS], n_prompt = read_ids(json_object_get(c, "ids"), ids);
@@ -183,7 +195,8 @@ static void check_exact(const char *family, const json_t *c)
     loaded l;
     open_case(&l, label, "ref", json_object_get(c, "recipe"));
     const uint32_t chunks[] = {7, 10};
-    const qn_score_opts how[] = {{0}, {.chunks = chunks, .n_chunks = 2, .block_tokens = 16}, {.max_chunk = 1}};
+    const qn_score_opts how[] = {
+        {0}, {.chunks = chunks, .n_chunks = 2, .block_tokens = 16}, {.max_chunk = 1}};
     for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
         score(&l, ids, n_prompt + n_greedy - 1, &how[k], &got);
         uint32_t v = got.n_vocab, off = 0;
@@ -191,7 +204,8 @@ static void check_exact(const char *family, const json_t *c)
         if (off) fail_msg("%s: %u of %u logits differ (run %zu)", label, off, n_prompt * v, k);
         for (uint32_t i = 0; i < n_greedy; i++) {
             uint32_t id = argmax(got.v + (size_t)(n_prompt - 1 + i) * v, v);
-            if (id != greedy[i]) fail_msg("%s: greedy token %u is %u, mlx-lm has %u", label, i, id, greedy[i]);
+            if (id != greedy[i])
+                fail_msg("%s: greedy token %u is %u, mlx-lm has %u", label, i, id, greedy[i]);
         }
     }
     close_case(&l);
@@ -220,7 +234,8 @@ static void test_families(void **state)
     int n = 0;
     for (struct dirent *e; (e = readdir(d));) {
         const char *only = getenv("QUERN_TEST_FAMILY");
-        if (!strstr(e->d_name, ".json") || (only && strncmp(e->d_name, only, strlen(only)))) continue;
+        if (!strstr(e->d_name, ".json") || (only && strncmp(e->d_name, only, strlen(only))))
+            continue;
         char path[1024];
         snprintf(path, sizeof path, QN_TEST_DIR "/golden/models/%s", e->d_name);
         check_file(path);

@@ -1,10 +1,11 @@
-/* engine_invariance_test.c - the second promise: a request's tokens and logprob bytes depend on the model, its
- * prompt, its options and its seed only. No tolerance.
+/* engine_invariance_test.c - the second promise: a request's tokens and logprob bytes depend on the
+ * model, its prompt, its options and its seed only. No tolerance.
  *
- * 16 requests (greedy and seeded, with filters and penalties) run one at a time on the plainest engine, and then
- * all at once under other caps, chunk sizes, block sizes, thread counts, arrival orders, and with KV pools so small
- * that rows are preempted. Models: synthetic llama, gemma3_text (windows), qwen3_moe (experts), qwen3_5
- * (recurrent). QUERN_TEST_LONG=1 tries every combination, otherwise each setting once.
+ * 16 requests (greedy and seeded, with filters and penalties) run one at a time on the plainest
+ * engine, and then all at once under other caps, chunk sizes, block sizes, thread counts, arrival
+ * orders, and with KV pools so small that rows are preempted. Models: synthetic llama, gemma3_text
+ * (windows), qwen3_moe (experts), qwen3_5 (recurrent). QUERN_TEST_LONG=1 tries every combination,
+ * otherwise each setting once.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,12 +66,16 @@ static void make_requests(request *q)
 {
     rng_state = 77;
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        q[i] = (request){.n_prompt = i == 0 ? 1 : 1 + rng(MAX_PROMPT), .max_tokens = 1 + rng(MAX_REPLY)};
+        q[i] = (request){.n_prompt = i == 0 ? 1 : 1 + rng(MAX_PROMPT),
+                         .max_tokens = 1 + rng(MAX_REPLY)};
         for (uint32_t k = 0; k < q[i].n_prompt; k++) q[i].prompt[k] = rng(N_VOCAB);
         q[i].sampling = (qn_sampling){.logprobs = true, .n_top = 2, .has_seed = true, .seed = i};
         if (i % 4 == 1) q[i].sampling.temperature = 1;
-        if (i % 4 == 2) q[i].sampling.temperature = 0.8f, q[i].sampling.top_p = 0.9f, q[i].sampling.top_k = 20;
-        if (i % 4 == 3) q[i].sampling.temperature = 1.2f, q[i].sampling.min_p = 0.05f, q[i].sampling.repetition_penalty = 1.2f;
+        if (i % 4 == 2)
+            q[i].sampling.temperature = 0.8f, q[i].sampling.top_p = 0.9f, q[i].sampling.top_k = 20;
+        if (i % 4 == 3)
+            q[i].sampling.temperature = 1.2f, q[i].sampling.min_p = 0.05f,
+            q[i].sampling.repetition_penalty = 1.2f;
     }
 }
 
@@ -94,7 +99,10 @@ static qn_gen *submit(qn_engine *e, const request *q)
 {
     qn_err err = {0};
     qn_gen *g;
-    qn_request r = {.prompt = q->prompt, .n_prompt = q->n_prompt, .max_tokens = q->max_tokens, .ignore_eos = true,
+    qn_request r = {.prompt = q->prompt,
+                    .n_prompt = q->n_prompt,
+                    .max_tokens = q->max_tokens,
+                    .ignore_eos = true,
                     .sampling = q->sampling};
     if (qn_engine_submit(e, &r, &g, &err)) fail_msg("%s", err.text);
     return g;
@@ -107,7 +115,8 @@ static uint64_t tight_bytes(const qn_model *m, uint32_t block)
     kv.block_tokens = block;
     uint64_t bytes = 0;
     for (uint32_t g = 0; g < kv.n_groups; g++) {
-        bytes += m->dev->ops->kv_block_bytes(m->dev, &kv, g) * ((MAX_PROMPT + MAX_REPLY) / block + 8);
+        bytes +=
+            m->dev->ops->kv_block_bytes(m->dev, &kv, g) * ((MAX_PROMPT + MAX_REPLY) / block + 8);
     }
     return bytes;
 }
@@ -144,8 +153,11 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
 {
     loaded l;
     open_model(&l, recipe, s->threads);
-    qn_engine_opts o = {.max_rows = s->rows, .step_tokens = s->step, .mixed_tokens = s->step < 32 ? s->step : 32,
-                        .block_tokens = s->block, .max_positions = MAX_PROMPT + MAX_REPLY,
+    qn_engine_opts o = {.max_rows = s->rows,
+                        .step_tokens = s->step,
+                        .mixed_tokens = s->step < 32 ? s->step : 32,
+                        .block_tokens = s->block,
+                        .max_positions = MAX_PROMPT + MAX_REPLY,
                         .no_prefix_cache = s->rows == 1,
                         .kv_bytes = s->kv_bytes ? tight_bytes(l.model, s->block) : 0};
     qn_err err = {0};
@@ -153,7 +165,8 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
     if (qn_engine_new(&e, l.model, &o, &err)) fail_msg("%s", err.text);
     qn_gen *gen[N_REQUESTS];
     static reply got;
-    for (int pass = 0; pass < (s->rows == 1 ? 1 : 2); pass++) { /* the second time from a warm prefix cache */
+    for (int pass = 0; pass < (s->rows == 1 ? 1 : 2);
+         pass++) { /* the second time from a warm prefix cache */
         for (uint32_t k = 0; k < N_REQUESTS; k++) {
             uint32_t i = k * s->order % N_REQUESTS;
             gen[i] = submit(e, &q[i]);
@@ -162,14 +175,16 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
         }
         for (uint32_t i = 0; s->rows > 1 && i < N_REQUESTS; i++) {
             collect(gen[i], &got);
-            if (pass && memcmp(&got, &out[i], sizeof got)) fail_msg("%s: request %u differs from a warm cache", s->name, i);
+            if (pass && memcmp(&got, &out[i], sizeof got))
+                fail_msg("%s: request %u differs from a warm cache", s->name, i);
             out[i] = got;
         }
     }
     qn_engine_stats stats;
     qn_engine_stats_get(e, &stats);
     if (s->kv_bytes && s->rows > 2) assert_true(stats.preemptions > 0);
-    if (s->rows == N_REQUESTS && !s->kv_bytes && !l.model->kv.n_states) assert_true(stats.cached_tokens > 0);
+    if (s->rows == N_REQUESTS && !s->kv_bytes && !l.model->kv.n_states)
+        assert_true(stats.cached_tokens > 0);
     qn_engine_free(e);
     close_model(&l);
 }
@@ -177,20 +192,23 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
 static void compare(const char *model, const char *name, const reply *a, const reply *b)
 {
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        if (memcmp(&a[i], &b[i], sizeof a[i])) fail_msg("%s, %s: request %u differs from its run alone", model, name, i);
+        if (memcmp(&a[i], &b[i], sizeof a[i]))
+            fail_msg("%s, %s: request %u differs from its run alone", model, name, i);
     }
 }
 
-static void all_combinations(const char *model, const json_t *recipe, const request *q, const reply *want)
+static void all_combinations(const char *model, const json_t *recipe, const request *q,
+                             const reply *want)
 {
-    static const uint32_t rows[] = {1, 2, 3, 8, 16}, steps[] = {17, 64, 512}, blocks[] = {16, 64, 256}, threads[] = {1, 2, 3};
+    static const uint32_t rows[] = {1, 2, 3, 8, 16}, steps[] = {17, 64, 512},
+                          blocks[] = {16, 64, 256}, threads[] = {1, 2, 3};
     static reply got[N_REQUESTS];
     for (int i = 0; i < 5 * 3 * 3 * 3 * 2; i++) {
         char name[128];
         setting s = {name, rows[i % 5], steps[i / 5 % 3], blocks[i / 15 % 3], threads[i / 45 % 3],
                      (uint64_t)(i / 135), 2u * (uint32_t)(i % 8) + 1};
-        snprintf(name, sizeof name, "rows %u step %u block %u threads %u tight %d", s.rows, s.step, s.block, s.threads,
-                 (int)s.kv_bytes);
+        snprintf(name, sizeof name, "rows %u step %u block %u threads %u tight %d", s.rows, s.step,
+                 s.block, s.threads, (int)s.kv_bytes);
         run(recipe, &s, q, got);
         compare(model, name, want, got);
     }
@@ -250,7 +268,9 @@ static void test_recurrent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama), cmocka_unit_test(test_windows), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_recurrent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,8 +10,8 @@
 
 #include "engine/reply.c"
 
-/* A detokenizer whose token i is pieces[i], or a single byte for ids from 256 on. As the real one, it
- * gives whole characters only. */
+/* A detokenizer whose token i is pieces[i], or a single byte for ids from 256 on. As the real one,
+ * it gives whole characters only. */
 static const char *const *pieces;
 struct qn_detok {
     qn_buf tail;

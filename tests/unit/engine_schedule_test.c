@@ -1,5 +1,5 @@
-/* engine_schedule_test.c - the engine under a fake model: every token is checked against the hash of
- * its history, so a wrong block, position, preemption or mix-up shows as a wrong token. */
+/* engine_schedule_test.c - the engine under a fake model: every token is checked against the hash
+ * of its history, so a wrong block, position, preemption or mix-up shows as a wrong token. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,7 +101,9 @@ static void wait_idle(qn_engine *e)
     qn_engine_stats s;
     for (int i = 0; i < 2000; i++) {
         qn_engine_stats_get(e, &s);
-        if (s.active_rows == 0 && s.waiting_rows == 0 && s.finished == s.submitted && s.kv_bytes_used == 0) break;
+        if (s.active_rows == 0 && s.waiting_rows == 0 && s.finished == s.submitted &&
+            s.kv_bytes_used == 0)
+            break;
         usleep(1000);
     }
     assert_int_equal(s.active_rows, 0);
@@ -150,7 +152,12 @@ static void test_eos(void **state)
 
     make(&q, 5, 10);
     eos = qn_fake_next(m, q.prompt, 5);
-    r = (qn_request){.prompt = q.prompt, .n_prompt = 5, .max_tokens = 10, .eos = &eos, .n_eos = 1, .ignore_eos = true};
+    r = (qn_request){.prompt = q.prompt,
+                     .n_prompt = 5,
+                     .max_tokens = 10,
+                     .eos = &eos,
+                     .n_eos = 1,
+                     .ignore_eos = true};
     assert_int_equal(qn_engine_submit(e, &r, &q.gen, &err), QN_OK);
     finish(&q);
     assert_int_equal(q.finish, QN_FINISH_LENGTH);
@@ -275,7 +282,8 @@ static void test_shared_prefix(void **state)
         qn_engine_stats_get(e, &s);
         assert_int_equal(s.prompt_tokens, want);
         assert_int_equal(s.cached_tokens, (N - 1) * PREFIX);
-        /* The next turn of a conversation starts from everything but the last token of the turn before. */
+        /* The next turn of a conversation starts from everything but the last token of the turn
+         * before. */
         request *a = &q[0], b;
         make(&b, a->n_prompt + a->n_tokens + 5, 5);
         memcpy(b.prompt, a->prompt, a->n_prompt * sizeof *b.prompt);
@@ -376,10 +384,16 @@ static void test_traces_window(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one), cmocka_unit_test(test_eos), cmocka_unit_test(test_no_tokens_wanted),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_queue_full), cmocka_unit_test(test_slow_reader),
-        cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_prefix_off),
-        cmocka_unit_test(test_traces), cmocka_unit_test(test_traces_window),
+        cmocka_unit_test(test_one),
+        cmocka_unit_test(test_eos),
+        cmocka_unit_test(test_no_tokens_wanted),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_queue_full),
+        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_shared_prefix),
+        cmocka_unit_test(test_prefix_off),
+        cmocka_unit_test(test_traces),
+        cmocka_unit_test(test_traces_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* sample_sampler_test.c - random numbers against the published table, processors and filters against
- * mlx-lm (tests/golden/make_sample.py), and the draw against its distribution. */
+/* sample_sampler_test.c - random numbers against the published table, processors and filters
+ * against mlx-lm (tests/golden/make_sample.py), and the draw against its distribution. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,10 +55,26 @@ static qn_sampler *make(const qn_sampling *o, uint32_t n)
 static void test_random(void **state)
 {
     (void)state;
-    static const struct { uint64_t seed, k; uint32_t w0, w1, split[4]; float u; } rows[] = {
-        {0, 0, 0x9e3779b9, 0x7f4a7c15, {0x40ccc11c, 0xfc8bd232, 0xaf61edf1, 0xa0b32a3a}, 0.07593324f},
-        {42, 0, 0x9e3779b9, 0x7f4a7c3f, {0xc15c784c, 0x72db6c09, 0x1573db90, 0x121b3a09}, 0.13344391f},
-        {42, 1, 0x3c6ef372, 0xfe94f800, {0x1dc22639, 0x6e7c7c12, 0xd403e025, 0x230ea4ec}, 0.61539197f},
+    static const struct { uint64_t seed, k; uint32_t w0, w1, split[4]; float u;
+    } rows[] = {
+        {0,
+         0,
+         0x9e3779b9,
+         0x7f4a7c15,
+         {0x40ccc11c, 0xfc8bd232, 0xaf61edf1, 0xa0b32a3a},
+         0.07593324f},
+        {42,
+         0,
+         0x9e3779b9,
+         0x7f4a7c3f,
+         {0xc15c784c, 0x72db6c09, 0x1573db90, 0x121b3a09},
+         0.13344391f},
+        {42,
+         1,
+         0x3c6ef372,
+         0xfe94f800,
+         {0x1dc22639, 0x6e7c7c12, 0xd403e025, 0x230ea4ec},
+         0.61539197f},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         qn_key k = qn_step_key(rows[i].seed, rows[i].k), two[2];
@@ -88,8 +104,12 @@ static int by_id(const void *a, const void *b)
 
 static void check_filter(const json_t *c, const float *x, uint32_t n)
 {
-    qn_sampling o = {.temperature = 1, .top_p = (float)num(c, "top_p"), .min_p = (float)num(c, "min_p"),
-                     .min_tokens_to_keep = (uint32_t)num(c, "keep"), .top_k = (uint32_t)num(c, "top_k"), .has_seed = true};
+    qn_sampling o = {.temperature = 1,
+                     .top_p = (float)num(c, "top_p"),
+                     .min_p = (float)num(c, "min_p"),
+                     .min_tokens_to_keep = (uint32_t)num(c, "keep"),
+                     .top_k = (uint32_t)num(c, "top_k"),
+                     .has_seed = true};
     qn_sampler *s = make(&o, n);
     const json_t *want = json_object_get(c, "kept");
     float max = x[argmax(x, n)];
@@ -99,7 +119,8 @@ static void check_filter(const json_t *c, const float *x, uint32_t n)
     assert_non_null(s->cand);
     qsort(s->cand, got, sizeof *s->cand, by_id);
     assert_int_equal(got, json_array_size(want));
-    for (size_t i = 0; i < got; i++) assert_int_equal(s->cand[i].id, json_integer_value(json_array_get(want, i)));
+    for (size_t i = 0; i < got; i++)
+        assert_int_equal(s->cand[i].id, json_integer_value(json_array_get(want, i)));
     qn_sampler_free(s);
 }
 
@@ -133,12 +154,14 @@ static void test_processors(void **state)
     json_array_foreach(json_object_get(p, "cases"), i, c) {
         const json_t *o = json_object_get(c, "options"), *b = json_object_get(o, "logit_bias");
         qn_logit_bias bias[8];
-        qn_sampling so = {
-            .repetition_penalty = (float)num(o, "repetition_penalty"), .presence_penalty = (float)num(o, "presence_penalty"),
-            .frequency_penalty = (float)num(o, "frequency_penalty"),
-            .repetition_context = (uint32_t)num(o, "repetition_context_size"),
-            .presence_context = (uint32_t)num(o, "presence_context_size"),
-            .frequency_context = (uint32_t)num(o, "frequency_context_size"), .bias = bias, .n_bias = json_array_size(b)};
+        qn_sampling so = {.repetition_penalty = (float)num(o, "repetition_penalty"),
+                          .presence_penalty = (float)num(o, "presence_penalty"),
+                          .frequency_penalty = (float)num(o, "frequency_penalty"),
+                          .repetition_context = (uint32_t)num(o, "repetition_context_size"),
+                          .presence_context = (uint32_t)num(o, "presence_context_size"),
+                          .frequency_context = (uint32_t)num(o, "frequency_context_size"),
+                          .bias = bias,
+                          .n_bias = json_array_size(b)};
         for (size_t k = 0; k < so.n_bias; k++) {
             const json_t *pair = json_array_get(b, k);
             bias[k] = (qn_logit_bias){(uint32_t)json_integer_value(json_array_get(pair, 0)),
@@ -150,13 +173,15 @@ static void test_processors(void **state)
         qn_sampler *s = make(&so, 40);
         process(s, x, history, n_history);
         /* Ours subtracts count*p once, mlx p count times: a few roundings apart. */
-        for (int k = 0; k < 40; k++) assert_true(fabsf(x[k] - want[k]) <= 1e-6f * (1 + fabsf(want[k])));
+        for (int k = 0; k < 40; k++)
+            assert_true(fabsf(x[k] - want[k]) <= 1e-6f * (1 + fabsf(want[k])));
         for (int k = 0; k < 40; k++) assert_true(!s->counts || s->counts[k] == 0);
         qn_sampler_free(s);
     }
 }
 
-/* Pearson's statistic of many draws against softmax(x / T); 20 degrees of freedom, limit at 1e-6. */
+/* Pearson's statistic of many draws against softmax(x / T); 20 degrees of freedom, limit at 1e-6.
+ */
 static void test_distribution(void **state)
 {
     (void)state;
@@ -170,7 +195,7 @@ static void test_distribution(void **state)
     for (int k = 0; k < DRAWS; k++) {
         qn_sample out;
         memcpy(copy, x, sizeof x);
-        qn_sampler_draw(s, copy, NULL, 0, (uint64_t)k, &out);
+        qn_sampler_draw(s, copy, QN_F32, NULL, 0, (uint64_t)k, &out);
         seen[out.token]++;
     }
     for (int i = 0; i < V; i++) {
@@ -190,8 +215,8 @@ static void test_draw_depends_on_seed_and_step_only(void **state)
     for (int i = 0; i < V; i++) x[i] = (float)((i * 37) % 101) * 0.01f;
     qn_sampling o = {.temperature = 1, .has_seed = true, .seed = 99, .top_p = 0.9f};
     qn_sampler *s = make(&o, V), *t = make(&o, V);
-    for (uint64_t k = 0; k < 50; k++) qn_sampler_draw(s, x, NULL, 0, k, &a);
-    qn_sampler_draw(t, x, NULL, 0, 49, &b);
+    for (uint64_t k = 0; k < 50; k++) qn_sampler_draw(s, x, QN_F32, NULL, 0, k, &a);
+    qn_sampler_draw(t, x, QN_F32, NULL, 0, 49, &b);
     assert_int_equal(a.token, b.token);
     qn_sampler_free(s);
     qn_sampler_free(t);
@@ -200,10 +225,11 @@ static void test_draw_depends_on_seed_and_step_only(void **state)
 static void test_edges(void **state)
 {
     (void)state;
-    float ties[5] = {1, 3, 3, 2, 3}, dead[3] = {-INFINITY, -INFINITY, -INFINITY}, one[4] = {-INFINITY, -INFINITY, 0, -INFINITY};
+    float ties[5] = {1, 3, 3, 2, 3}, dead[3] = {-INFINITY, -INFINITY, -INFINITY},
+          one[4] = {-INFINITY, -INFINITY, 0, -INFINITY};
     qn_sample out;
     qn_sampler *s = make(&(qn_sampling){.n_top = 3}, 5);
-    qn_sampler_draw(s, ties, NULL, 0, 0, &out);
+    qn_sampler_draw(s, ties, QN_F32, NULL, 0, 0, &out);
     assert_int_equal(out.token, 1);
     assert_int_equal(out.n_top, 3);
     assert_int_equal(out.top[0].id, 1);
@@ -213,12 +239,12 @@ static void test_edges(void **state)
     assert_true(fabs(out.logprob - -log(z)) < 1e-6);
     qn_sampler_free(s);
     s = make(&(qn_sampling){.temperature = 1, .has_seed = true}, 3);
-    qn_sampler_draw(s, dead, NULL, 0, 0, &out);
+    qn_sampler_draw(s, dead, QN_F32, NULL, 0, 0, &out);
     assert_int_equal(out.token, 0);
     qn_sampler_free(s);
     for (uint64_t seed = 0; seed < 200; seed++) {
         s = make(&(qn_sampling){.temperature = 1, .has_seed = true, .seed = seed}, 4);
-        qn_sampler_draw(s, one, NULL, 0, 0, &out);
+        qn_sampler_draw(s, one, QN_F32, NULL, 0, 0, &out);
         assert_int_equal(out.token, 2);
         qn_sampler_free(s);
     }
@@ -230,13 +256,15 @@ static void test_xtc(void **state)
     float x[4], p[4] = {0.4f, 0.3f, 0.2f, 0.1f};
     qn_sample out;
     uint32_t special = 0;
-    qn_sampling o = {.temperature = 1, .xtc_probability = 1, .xtc_threshold = 0.15f, .has_seed = true};
+    qn_sampling o = {
+        .temperature = 1, .xtc_probability = 1, .xtc_threshold = 0.15f, .has_seed = true};
     for (uint64_t seed = 0; seed < 300; seed++) {
         for (int i = 0; i < 4; i++) x[i] = logf(p[i]);
         o.seed = seed;
         qn_sampler *s = make(&o, 4);
-        qn_sampler_draw(s, x, NULL, 0, 0, &out);
-        assert_true(out.token >= 2); /* 0.2 is the least likely above the threshold: 0.4 and 0.3 go */
+        qn_sampler_draw(s, x, QN_F32, NULL, 0, 0, &out);
+        assert_true(out.token >=
+                    2); /* 0.2 is the least likely above the threshold: 0.4 and 0.3 go */
         qn_sampler_free(s);
     }
     o.special = &special;
@@ -245,7 +273,7 @@ static void test_xtc(void **state)
     for (uint64_t seed = 0; seed < 300; seed++) {
         o.seed = seed;
         qn_sampler *s = make(&o, 4);
-        qn_sampler_draw(s, x, NULL, 0, 0, &out);
+        qn_sampler_draw(s, x, QN_F32, NULL, 0, 0, &out);
         assert_int_not_equal(out.token, 1);
         saw_special |= out.token == 0;
         qn_sampler_free(s);
@@ -258,8 +286,9 @@ static void test_refusals(void **state)
     (void)state;
     const qn_logit_bias far = {10, 1};
     const qn_sampling bad[] = {
-        {.temperature = -1}, {.temperature = NAN}, {.top_p = 1.5f}, {.min_p = -0.1f}, {.xtc_threshold = 0.6f},
-        {.xtc_probability = 2}, {.repetition_penalty = -1}, {.n_top = 21}, {.bias = &far, .n_bias = 1},
+        {.temperature = -1},        {.temperature = NAN},    {.top_p = 1.5f},
+        {.min_p = -0.1f},           {.xtc_threshold = 0.6f}, {.xtc_probability = 2},
+        {.repetition_penalty = -1}, {.n_top = 21},           {.bias = &far, .n_bias = 1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         qn_sampler *s;
@@ -272,9 +301,14 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random), cmocka_unit_test(test_filters), cmocka_unit_test(test_processors),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_draw_depends_on_seed_and_step_only),
-        cmocka_unit_test(test_edges), cmocka_unit_test(test_xtc), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_processors),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_draw_depends_on_seed_and_step_only),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_xtc),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, load_golden, drop_golden);
 }

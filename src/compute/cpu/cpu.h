@@ -82,26 +82,26 @@ void *qn_cpu_bytes(qn_cpu_run *r, size_t bytes);
 qn_code qn_cpu_open(qn_device **out, const qn_device_opts *opts, qn_err *err);
 
 /* The slots of the table of operations, by file. Contracts are those of compute/ops.h. */
-/* weights.c */
+/* weights.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_code qn_cpu_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
                     qn_weight **out, qn_err *err);
 void qn_cpu_store_free(qn_cpu_store *s);
 uint64_t qn_cpu_weights_bytes(const qn_device *d);
-/* linear.c */
+/* linear.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 /* Scratch that `linear` takes besides its results, for batches of up to max_tokens rows of any matrix
  * loaded so far; run_new adds it to limits.scratch_bytes. Kernels use up to QN_MM_SCRATCH bytes of a
  * thread's scratch (panel.h) (no failure). */
 size_t qn_cpu_linear_bytes(const qn_cpu *cpu, uint32_t max_tokens);
 void qn_cpu_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w);
 qn_tensor qn_cpu_embed(qn_run *r, const qn_weight *w);
-/* norm.c */
+/* norm.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_tensor qn_cpu_rms_norm(qn_run *r, qn_tensor x, qn_tensor weight, uint32_t width, float eps);
 qn_tensor qn_cpu_layer_norm(qn_run *r, qn_tensor x, qn_tensor weight, qn_tensor bias, float eps);
-/* rope.c */
+/* rope.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_code qn_cpu_rope_new(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions, qn_rope **out,
                         qn_err *err);
 void qn_cpu_rope(qn_run *r, qn_tensor x, uint32_t d_head, const qn_rope *rope);
-/* kv.c */
+/* kv.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 size_t qn_cpu_kv_block_bytes(const qn_device *d, const qn_kv_spec *spec, uint32_t group);
 qn_code qn_cpu_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_blocks, qn_kv **out, qn_err *err);
 void qn_cpu_kv_free(qn_kv *kv);
@@ -109,9 +109,9 @@ void qn_cpu_kv_copy(qn_kv *kv, uint32_t group, uint32_t dst, uint32_t src);
 void qn_cpu_kv_read(qn_kv *kv, uint32_t group, uint32_t block, void *host);
 void qn_cpu_kv_store(qn_kv *kv, uint32_t group, uint32_t block, const void *host);
 void qn_cpu_kv_write(qn_run *r, uint32_t layer, qn_tensor k, qn_tensor v);
-/* attend.c */
+/* attend.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a);
-/* elementwise.c */
+/* elementwise.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_tensor qn_cpu_act(qn_run *r, qn_tensor x, qn_act kind);
 qn_tensor qn_cpu_glu(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind);
 qn_tensor qn_cpu_add(qn_run *r, qn_tensor a, qn_tensor b);
@@ -123,12 +123,12 @@ qn_tensor qn_cpu_mul_rows(qn_run *r, qn_tensor x, qn_tensor s);
 qn_tensor qn_cpu_widen(qn_run *r, qn_tensor x);
 qn_tensor qn_cpu_cast_like(qn_run *r, qn_tensor x, qn_tensor like);
 qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
-/* experts.c */
+/* experts.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how);
 void qn_cpu_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,
                           const qn_linear *const *w);
 qn_tensor qn_cpu_combine(qn_run *r, qn_tensor y, qn_tensor weights);
-/* recurrent.c */
+/* recurrent.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 size_t qn_cpu_state_bytes(const qn_device *d, const qn_kv_spec *spec);
 void qn_cpu_state_clear(qn_kv *kv, uint32_t slot);
 void qn_cpu_state_copy(qn_kv *kv, uint32_t dst, uint32_t src);

@@ -1,8 +1,9 @@
-/* experts.c - routing, products with stacks of expert matrices, and the weighted sum of their results.
+/* experts.c - routing, products with stacks of expert matrices, and the weighted sum of their
+ * results.
  *
- * The (row, rank) pairs of a batch are sorted by expert; each expert's rows are gathered and multiplied
- * as one small product, so that its weights are read once. A pair's result depends on its row and its
- * expert only. Ties between experts go to the lower one.
+ * The (row, rank) pairs of a batch are sorted by expert; each expert's rows are gathered and
+ * multiplied as one small product, so that its weights are read once. A pair's result depends on
+ * its row and its expert only. Ties between experts go to the lower one.
  */
 #include <math.h>
 #include <string.h>
@@ -42,7 +43,8 @@ static void softmax(float *w, const float *x, const uint32_t *which, uint32_t n)
     for (uint32_t i = 0; i < n; i++) w[i] /= sum;
 }
 
-static void route_row(const qn_router *how, const float *x, uint32_t n, float *p, uint32_t *ids, float *w)
+static void route_row(const qn_router *how, const float *x, uint32_t n, float *p, uint32_t *ids,
+                      float *w)
 {
     top_k(x, n, how->k, ids);
     if (how->kind == QN_ROUTE_SOFTMAX_TOP) {
@@ -59,11 +61,13 @@ qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
 {
     qn_cpu_run *c = (qn_cpu_run *)r;
     qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= logits.cols);
-    qn_routing out = {.ids = qn_cpu_take(c, logits.rows, how->k), .weights = qn_cpu_take(c, logits.rows, how->k)};
+    qn_routing out = {.ids = qn_cpu_take(c, logits.rows, how->k),
+                      .weights = qn_cpu_take(c, logits.rows, how->k)};
     out.ids.dtype = QN_U32;
     float *p = qn_cpu_bytes(c, logits.cols * sizeof *p);
     for (uint32_t t = 0; t < logits.rows; t++) {
-        route_row(how, qn_cpu_row(logits, t), logits.cols, p, ids_row(out.ids, t), qn_cpu_row(out.weights, t));
+        route_row(how, qn_cpu_row(logits, t), logits.cols, p, ids_row(out.ids, t),
+                  qn_cpu_row(out.weights, t));
     }
     return out;
 }
@@ -94,17 +98,21 @@ static void sort_pairs(expert_task *t, uint32_t n_experts)
     uint32_t *count = qn_cpu_bytes(t->run, (n_experts + 1) * sizeof *count);
     memset(count, 0, (n_experts + 1) * sizeof *count);
     t->order = qn_cpu_bytes(t->run, n_pairs * sizeof *t->order);
-    t->buckets = qn_cpu_bytes(t->run, (n_experts < n_pairs ? n_experts : n_pairs) * sizeof *t->buckets);
+    t->buckets =
+        qn_cpu_bytes(t->run, (n_experts < n_pairs ? n_experts : n_pairs) * sizeof *t->buckets);
     for (uint32_t i = 0; i < n_pairs; i++) {
         uint32_t e = ids_row(t->ids, i / t->k)[i % t->k];
         qn_check(e < n_experts);
         count[e + 1]++;
     }
     for (uint32_t e = 0; e < n_experts; e++) {
-        if (count[e + 1]) t->buckets[t->n_buckets++] = (bucket){.expert = e, .first = count[e], .n = count[e + 1]};
+        if (count[e + 1])
+            t->buckets[t->n_buckets++] =
+                (bucket){.expert = e, .first = count[e], .n = count[e + 1]};
         count[e + 1] += count[e];
     }
-    for (uint32_t i = 0; i < n_pairs; i++) t->order[count[ids_row(t->ids, i / t->k)[i % t->k]]++] = i;
+    for (uint32_t i = 0; i < n_pairs; i++)
+        t->order[count[ids_row(t->ids, i / t->k)[i % t->k]]++] = i;
 }
 
 static void gather(void *arg, uint32_t part, uint32_t thread)
@@ -114,7 +122,8 @@ static void gather(void *arg, uint32_t part, uint32_t thread)
     bucket *b = &t->buckets[part];
     uint32_t n_in = t->x.cols, shared = t->x.rows == t->ids.rows ? t->k : 1;
     for (uint32_t i = 0; i < b->n; i++) {
-        memcpy(b->x + (size_t)i * n_in, qn_cpu_row(t->x, t->order[b->first + i] / shared), n_in * sizeof(float));
+        memcpy(b->x + (size_t)i * n_in, qn_cpu_row(t->x, t->order[b->first + i] / shared),
+               n_in * sizeof(float));
     }
     for (size_t p = 0; p < t->n; p++) {
         if (b->acts[p].n_rows) t->run->cpu->k->qacts(&b->acts[p], b->x, n_in, 0, b->n);
@@ -130,9 +139,12 @@ static void place_bucket(expert_task *t, bucket *b)
         b->acts[p].n_rows = 0;
         if (w->kind != QN_PANEL_CODES) continue;
         size_t same = 0;
-        while (same < p && (!b->acts[same].n_rows || b->acts[same].group_size != w->spec.group_size)) same++;
+        while (same < p &&
+               (!b->acts[same].n_rows || b->acts[same].group_size != w->spec.group_size))
+            same++;
         if (same < p) continue;
-        size_t bytes = qn_qacts_init(&b->acts[p], t->run->cpu->act, b->n, w->n_in, w->spec.group_size);
+        size_t bytes =
+            qn_qacts_init(&b->acts[p], t->run->cpu->act, b->n, w->n_in, w->spec.group_size);
         qn_qacts_place(&b->acts[p], qn_cpu_bytes(t->run, bytes));
     }
 }
@@ -145,18 +157,22 @@ static const qn_qacts *acts_for(const bucket *b, size_t n, uint32_t group_size)
     QN_UNREACHABLE();
 }
 
-/* Panels [p0, p1) of one product of one bucket, into a scratch area, then scattered to the pairs' rows. */
-static void multiply(const expert_task *t, const bucket *b, size_t product, uint32_t p0, uint32_t p1, uint32_t thread)
+/* Panels [p0, p1) of one product of one bucket, into a scratch area, then scattered to the pairs'
+ * rows. */
+static void multiply(const expert_task *t, const bucket *b, size_t product, uint32_t p0,
+                     uint32_t p1, uint32_t thread)
 {
     const qn_cpu_kernels *k = t->run->cpu->k;
     qn_panels w = t->w[product]->w->panels;
     w.data += b->expert * w.expert_bytes;
     void *scratch = t->run->thread_scratch + thread * t->run->thread_bytes;
     qn_tensor y = t->y[product];
-    uint32_t c0 = p0 * QN_PANEL_ROWS, c1 = p1 * QN_PANEL_ROWS < w.n_out ? p1 * QN_PANEL_ROWS : w.n_out;
+    uint32_t c0 = p0 * QN_PANEL_ROWS,
+             c1 = p1 * QN_PANEL_ROWS < w.n_out ? p1 * QN_PANEL_ROWS : w.n_out;
     /* y's rows of a bucket are contiguous in sorted order: see qn_cpu_expert_linear. */
     float *out = qn_cpu_row(y, b->first);
-    if (w.kind == QN_PANEL_CODES) k->qmm(out, y.ld, &w, acts_for(b, t->n, w.spec.group_size), p0, p1, scratch);
+    if (w.kind == QN_PANEL_CODES)
+        k->qmm(out, y.ld, &w, acts_for(b, t->n, w.spec.group_size), p0, p1, scratch);
     else k->dmm(out, y.ld, &w, b->x, t->x.cols, b->n, p0, p1, scratch);
     if (!t->w[product]->bias.addr) return;
     const float *bias = qn_cpu_row(t->w[product]->bias, b->expert);
@@ -189,7 +205,8 @@ static qn_tensor scatter(const expert_task *t, qn_tensor sorted)
     return y;
 }
 
-void qn_cpu_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids, const qn_linear *const *w)
+void qn_cpu_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,
+                          const qn_linear *const *w)
 {
     qn_cpu_run *run = (qn_cpu_run *)r;
     qn_tensor sorted[MAX_PRODUCTS];

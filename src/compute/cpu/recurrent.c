@@ -1,9 +1,10 @@
-/* recurrent.c - layers that keep a state instead of keys and values: the short convolution and the gated delta
- * rule.
+/* recurrent.c - layers that keep a state instead of keys and values: the short convolution and the
+ * gated delta rule.
  *
- * A slot holds, per recurrent layer, the last K-1 inputs of the convolution [K-1, C] and the state of the delta rule,
- * transposed to [Hv][Dk][Dv] so that lanes are outputs and every sum runs over ascending k. Rows of an item are
- * taken in order (rule R7 of spec engine 5.6); heads and channels are independent of each other.
+ * A slot holds, per recurrent layer, the last K-1 inputs of the convolution [K-1, C] and the state
+ * of the delta rule, transposed to [Hv][Dk][Dv] so that lanes are outputs and every sum runs over
+ * ascending k. Rows of an item are taken in order (rule R7 of spec engine 5.6); heads and channels
+ * are independent of each other.
  */
 #include <math.h>
 #include <string.h>
@@ -51,7 +52,9 @@ void qn_cpu_state_clear(qn_kv *kv, uint32_t slot)
 void qn_cpu_state_copy(qn_kv *kv, uint32_t dst, uint32_t src)
 {
     qn_check(dst < kv->spec.n_states && src < kv->spec.n_states);
-    if (dst != src) memcpy(kv->states + dst * kv->state_bytes, kv->states + src * kv->state_bytes, kv->state_bytes);
+    if (dst != src)
+        memcpy(kv->states + dst * kv->state_bytes, kv->states + src * kv->state_bytes,
+               kv->state_bytes);
 }
 
 /* ---- convolution ---- */
@@ -62,12 +65,14 @@ static float silu(float x)
 }
 
 /* Input t of an item: its own row, or one that the slot kept (t < 0). */
-static const float *conv_input(qn_tensor x, const qn_item *it, const float *kept, int64_t t, uint32_t width)
+static const float *conv_input(qn_tensor x, const qn_item *it, const float *kept, int64_t t,
+                               uint32_t width)
 {
     return t >= 0 ? qn_cpu_row(x, it->row0 + (uint32_t)t) : kept + (size_t)(t + width) * x.cols;
 }
 
-static void conv_item(qn_tensor y, qn_tensor x, qn_tensor w, const qn_item *it, float *kept, uint32_t width)
+static void conv_item(qn_tensor y, qn_tensor x, qn_tensor w, const qn_item *it, float *kept,
+                      uint32_t width)
 {
     for (uint32_t t = 0; t < it->n_new; t++) {
         float *out = qn_cpu_row(y, it->row0 + t);
@@ -126,8 +131,8 @@ typedef struct delta_job {
 } delta_job;
 
 /* One token of one value head: state S [Dk][Dv], tmp [Dv]. */
-static void delta_step(float *S, float *tmp, const qn_state_layer *s, const float *q, const float *k, const float *v,
-                       float g, float beta, float *y)
+static void delta_step(float *S, float *tmp, const qn_state_layer *s, const float *q,
+                       const float *k, const float *v, float g, float beta, float *y)
 {
     memset(tmp, 0, s->d_v * sizeof *tmp);
     for (uint32_t i = 0; i < s->d_k; i++) {
@@ -155,21 +160,25 @@ static void delta_part(void *arg, uint32_t part, uint32_t thread)
     const qn_run *r = &j->run->base;
     const qn_state_layer *s = &r->kv->spec.layers[j->layer].state;
     const qn_item *it = &r->batch->items[part / s->n_heads];
-    uint32_t h = part % s->n_heads, n_key_heads = j->k.cols / s->d_k, kh = h * n_key_heads / s->n_heads;
+    uint32_t h = part % s->n_heads, n_key_heads = j->k.cols / s->d_k,
+             kh = h * n_key_heads / s->n_heads;
     float *S = state_of(r->kv, j->layer, it->state) + conv_floats(s) + (size_t)h * s->d_v * s->d_k;
     float *tmp = (float *)(void *)(j->run->thread_scratch + thread * j->run->thread_bytes);
     for (uint32_t t = it->row0; t < it->row0 + it->n_new; t++) {
-        delta_step(S, tmp, s, qn_cpu_row(j->q, t) + (size_t)kh * s->d_k, qn_cpu_row(j->k, t) + (size_t)kh * s->d_k,
-                   qn_cpu_row(j->v, t) + (size_t)h * s->d_v, qn_cpu_row(j->g, t)[h], qn_cpu_row(j->beta, t)[h],
-                   qn_cpu_row(j->y, t) + (size_t)h * s->d_v);
+        delta_step(S, tmp, s, qn_cpu_row(j->q, t) + (size_t)kh * s->d_k,
+                   qn_cpu_row(j->k, t) + (size_t)kh * s->d_k,
+                   qn_cpu_row(j->v, t) + (size_t)h * s->d_v, qn_cpu_row(j->g, t)[h],
+                   qn_cpu_row(j->beta, t)[h], qn_cpu_row(j->y, t) + (size_t)h * s->d_v);
     }
 }
 
-qn_tensor qn_cpu_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v, qn_tensor g, qn_tensor beta)
+qn_tensor qn_cpu_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v,
+                       qn_tensor g, qn_tensor beta)
 {
     qn_cpu_run *c = (qn_cpu_run *)r;
     const qn_state_layer *s = &r->kv->spec.layers[layer].state;
-    qn_check(s->n_heads && v.cols == s->n_heads * s->d_v && q.cols == k.cols && k.cols % s->d_k == 0);
+    qn_check(s->n_heads && v.cols == s->n_heads * s->d_v && q.cols == k.cols &&
+             k.cols % s->d_k == 0);
     qn_check(s->d_v * sizeof(float) <= c->thread_bytes);
     delta_job j = {c, layer, q, k, v, g, beta, qn_cpu_take(c, v.rows, v.cols)};
     qn_pool_run(c->cpu->pool, delta_part, &j, r->batch->n_items * s->n_heads);
