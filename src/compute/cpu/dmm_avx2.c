@@ -10,8 +10,7 @@
 #include <string.h>
 
 #include "compute/cpu/panel.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "compute/cpu/unroll.h"
 
 enum {
     BLOCK = 256,        /* inputs of a widened block, even and a multiple of mxfp8's groups */
@@ -99,8 +98,7 @@ INLINE void add_input(__m256 acc[2][2], const float *w, const float *x, uint32_t
                       uint32_t rows)
 {
     const __m256 w0 = _mm256_loadu_ps(w), w1 = _mm256_loadu_ps(w + 8);
-#pragma GCC unroll 2
-    for (uint32_t r = 0; r < rows; r++) {
+    UNROLLED (r, rows) {
         const __m256 xk = _mm256_set1_ps(x[(size_t)r * x_ld]);
         acc[r][0] = _mm256_fmadd_ps(w0, xk, acc[r][0]);
         acc[r][1] = _mm256_fmadd_ps(w1, xk, acc[r][1]);
@@ -112,10 +110,8 @@ INLINE void tile_rows(sums *s, const float *w, uint32_t n, const float *x, uint3
                       uint32_t rows)
 {
     __m256 even[2][2], odd[2][2];
-#pragma GCC unroll 2
-    for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (uint32_t h = 0; h < 2; h++) {
+    UNROLLED (r, rows)
+        UNROLLED (h, 2) {
             even[r][h] = _mm256_loadu_ps(s[r].of[0] + h * 8);
             odd[r][h] = _mm256_loadu_ps(s[r].of[1] + h * 8);
         }
@@ -125,10 +121,8 @@ INLINE void tile_rows(sums *s, const float *w, uint32_t n, const float *x, uint3
         add_input(odd, w + k * 16 + 16, x + k + 1, x_ld, rows);
     }
     if (k < n) add_input(even, w + k * 16, x + k, x_ld, rows);
-#pragma GCC unroll 2
-    for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (uint32_t h = 0; h < 2; h++) {
+    UNROLLED (r, rows)
+        UNROLLED (h, 2) {
             _mm256_storeu_ps(s[r].of[0] + h * 8, even[r][h]);
             _mm256_storeu_ps(s[r].of[1] + h * 8, odd[r][h]);
         }

@@ -11,8 +11,7 @@
 #include <string.h>
 
 #include "compute/cpu/panel.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "compute/cpu/unroll.h"
 
 enum {
     FEW = 4,
@@ -86,20 +85,17 @@ INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const float *x
     for (uint32_t p = p0; p < p1; p++) {
         const uint8_t *panel = w->data + p * w->panel_bytes;
         __m512 acc[FEW][2];
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r++) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+        UNROLLED (r, rows) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
         uint32_t k = 0;
         for (; k + 2 <= n; k += 2) {
             const __m512 w0 = load(w, panel, k), w1 = load(w, panel, k + 1);
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < rows; r++) {
+            UNROLLED (r, rows) {
                 const float *xr = x + (size_t)r * x_ld + k;
                 acc[r][0] = _mm512_fmadd_ps(w0, _mm512_set1_ps(xr[0]), acc[r][0]);
                 acc[r][1] = _mm512_fmadd_ps(w1, _mm512_set1_ps(xr[1]), acc[r][1]);
             }
         }
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r++) {
+        UNROLLED (r, rows) {
             if (k < n) {
                 __m512 xk = _mm512_set1_ps(x[(size_t)r * x_ld + k]);
                 acc[r][0] = _mm512_fmadd_ps(load(w, panel, k), xk, acc[r][0]);
@@ -165,20 +161,17 @@ INLINE void tile_rows(pair *acc, const __m512 *w, uint32_t n, const float *x, ui
                       uint32_t rows)
 {
     pair a[TILE];
-#pragma GCC unroll 8
-    for (uint32_t r = 0; r < rows; r++) a[r] = acc[r];
+    UNROLLED (r, rows) a[r] = acc[r];
     uint32_t k = 0;
     for (; k + 2 <= n; k += 2) {
         const __m512 w0 = w[k], w1 = w[k + 1];
-#pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) {
+        UNROLLED (r, rows) {
             const float *xr = x + (size_t)r * x_ld + k;
             a[r].even = _mm512_fmadd_ps(w0, _mm512_set1_ps(xr[0]), a[r].even);
             a[r].odd = _mm512_fmadd_ps(w1, _mm512_set1_ps(xr[1]), a[r].odd);
         }
     }
-#pragma GCC unroll 8
-    for (uint32_t r = 0; r < rows; r++) {
+    UNROLLED (r, rows) {
         if (k < n)
             a[r].even = _mm512_fmadd_ps(w[k], _mm512_set1_ps(x[(size_t)r * x_ld + k]), a[r].even);
         acc[r] = a[r];

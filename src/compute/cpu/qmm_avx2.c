@@ -11,8 +11,7 @@
 #include <string.h>
 
 #include "compute/cpu/panel.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "compute/cpu/unroll.h"
 
 enum {
     BLOCK_MANY = 1024, /* inputs of a block */
@@ -53,8 +52,7 @@ INLINE void or_plane(__m256i *v, const uint8_t *words, uint32_t n_quads, uint32_
 {
     const uint32_t per_word = 8 / bits;
     const __m256i mask = _mm256_set1_epi8((char)(((1u << bits) - 1u) << low));
-#pragma GCC unroll 8
-    for (uint32_t j = 0; j < n_quads; j++) {
+    UNROLLED (j, n_quads) {
         const int at = (int)(bits * (j % per_word)) - (int)low;
         __m256i word = load(words + j / per_word * 64);
         if (at > 0) word = _mm256_srli_epi32(word, at);
@@ -73,15 +71,13 @@ INLINE void unpack_group(uint8_t *dst, const uint8_t *codes, uint32_t n, uint32_
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     for (uint32_t i = 0; i < n / (4 * quads); i++, dst += quads * 64) {
-#pragma GCC unroll 2
-        for (uint32_t half = 0; half < 2; half++) {
+        UNROLLED (half, 2) {
             __m256i v[8];
             or_plane(v, codes + i * (quads * low / 8) * 64 + half * 32, quads, low, 0);
             if (bits != low)
                 or_plane(v, high + i * (quads * (bits - low) / 8) * 64 + half * 32, quads,
                          bits - low, low);
-#pragma GCC unroll 8
-            for (uint32_t j = 0; j < quads; j++)
+            UNROLLED (j, quads)
                 store(dst + j * 64 + half * 32, e2m1 ? _mm256_shuffle_epi8(table, v[j]) : v[j]);
         }
     }
@@ -181,35 +177,27 @@ INLINE void add_quads(__m256i acc[2][2][2], const uint8_t *w, const int8_t *x, t
 {
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i sum[2][2][2];
-#pragma GCC unroll 4
-    for (uint32_t j = 0; j < t.chain; j++) {
+    UNROLLED (j, t.chain) {
         __m256i v[2];
-#pragma GCC unroll 2
-        for (uint32_t h = 0; h < t.halves; h++) {
+        UNROLLED (h, t.halves) {
             v[h] = load(w + j * 64 + h * 32);
             if (t.nibbles)
                 v[h] = _mm256_and_si256(shift ? _mm256_srli_epi32(v[h], 4) : v[h], nibble);
         }
-#pragma GCC unroll 2
-        for (uint32_t r = 0; r < t.rows; r++)
-#pragma GCC unroll 2
-            for (uint32_t pl = 0; pl < t.planes; pl++) {
+        UNROLLED (r, t.rows)
+            UNROLLED (pl, t.planes) {
                 int32_t quad;
                 memcpy(&quad, x + j * t.step + (r * t.planes + pl) * 4, 4);
                 const __m256i xq = _mm256_set1_epi32(quad);
-#pragma GCC unroll 2
-                for (uint32_t h = 0; h < t.halves; h++) {
+                UNROLLED (h, t.halves) {
                     __m256i p = _mm256_maddubs_epi16(v[h], xq);
                     sum[r][h][pl] = j ? _mm256_add_epi16(sum[r][h][pl], p) : p;
                 }
             }
     }
-#pragma GCC unroll 2
-    for (uint32_t r = 0; r < t.rows; r++)
-#pragma GCC unroll 2
-        for (uint32_t h = 0; h < t.halves; h++)
-#pragma GCC unroll 2
-            for (uint32_t pl = 0; pl < t.planes; pl++) {
+    UNROLLED (r, t.rows)
+        UNROLLED (h, t.halves)
+            UNROLLED (pl, t.planes) {
                 __m256i wide = _mm256_madd_epi16(sum[r][h][pl], _mm256_set1_epi16(1));
                 if (shift) wide = _mm256_slli_epi32(wide, 4);
                 acc[r][h][pl] = _mm256_add_epi32(acc[r][h][pl], wide);
@@ -230,30 +218,23 @@ INLINE void tile_rows(float *y, uint32_t ld, uint32_t rows_left, const block *b,
                       bool first, uint32_t h0, tile t)
 {
     __m256 sum[2][2];
-#pragma GCC unroll 2
-    for (uint32_t r = 0; r < t.rows; r++)
-#pragma GCC unroll 2
-        for (uint32_t h = 0; h < t.halves; h++)
+    UNROLLED (r, t.rows)
+        UNROLLED (h, t.halves)
             sum[r][h] = first ? _mm256_setzero_ps()
                               : _mm256_maskload_ps(y + (size_t)r * ld + (h0 + h) * 8,
                                                    half_mask(rows_left, h0 + h));
     const uint8_t *w = b->quads + h0 * 32;
     for (uint32_t g = 0; g < b->n_groups; g++, pair += pair_step) {
         __m256i acc[2][2][2];
-#pragma GCC unroll 2
-        for (uint32_t r = 0; r < t.rows; r++)
-#pragma GCC unroll 2
-            for (uint32_t h = 0; h < t.halves; h++)
-                acc[r][h][0] = acc[r][h][1] = _mm256_setzero_si256();
+        UNROLLED (r, t.rows)
+            UNROLLED (h, t.halves) acc[r][h][0] = acc[r][h][1] = _mm256_setzero_si256();
         for (uint32_t j = 0; j < group_size / 4;
              j += t.chain, w += t.chain * 64, x += t.chain * t.step) {
             add_quads(acc, w, x, t, 0);
             if (t.nibbles) add_quads(acc, w, x, t, 4);
         }
-#pragma GCC unroll 2
-        for (uint32_t r = 0; r < t.rows; r++)
-#pragma GCC unroll 2
-            for (uint32_t h = 0; h < t.halves; h++) {
+        UNROLLED (r, t.rows)
+            UNROLLED (h, t.halves) {
                 __m256i dot = acc[r][h][0];
                 if (t.planes == 2) dot = _mm256_add_epi32(dot, _mm256_slli_epi32(acc[r][h][1], 8));
                 const __m256 s = _mm256_loadu_ps(b->scales[g].s + (h0 + h) * 8);
@@ -263,10 +244,8 @@ INLINE void tile_rows(float *y, uint32_t ld, uint32_t rows_left, const block *b,
                 sum[r][h] = _mm256_fmadd_ps(bias, _mm256_set1_ps(pair[2 * r + 1]), sum[r][h]);
             }
     }
-#pragma GCC unroll 2
-    for (uint32_t r = 0; r < t.rows; r++)
-#pragma GCC unroll 2
-        for (uint32_t h = 0; h < t.halves; h++)
+    UNROLLED (r, t.rows)
+        UNROLLED (h, t.halves)
             _mm256_maskstore_ps(y + (size_t)r * ld + (h0 + h) * 8, half_mask(rows_left, h0 + h),
                                 sum[r][h]);
 }

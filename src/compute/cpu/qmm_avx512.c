@@ -10,8 +10,7 @@
 #include <string.h>
 
 #include "compute/cpu/panel.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "compute/cpu/unroll.h"
 
 enum {
     FEW = 4,
@@ -28,8 +27,7 @@ INLINE void or_plane(__m512i *v, const uint8_t *words, uint32_t n_quads, uint32_
 {
     const uint32_t per_word = 8 / bits;
     const __m512i mask = _mm512_set1_epi8((char)(((1u << bits) - 1u) << low));
-#pragma GCC unroll 8
-    for (uint32_t j = 0; j < n_quads; j++) {
+    UNROLLED (j, n_quads) {
         const int at = (int)(bits * (j % per_word)) - (int)low;
         __m512i word = _mm512_loadu_si512(words + j / per_word * 64);
         if (at > 0) word = _mm512_srli_epi32(word, (unsigned)at);
@@ -59,8 +57,7 @@ INLINE void unpack_step(__m512i *v, const uint8_t *codes, uint32_t n, uint32_t i
     if (e2m1) {
         const __m512i table = _mm512_broadcast_i32x4(
             _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-#pragma GCC unroll 8
-        for (uint32_t j = 0; j < quads; j++) v[j] = _mm512_shuffle_epi8(table, v[j]);
+        UNROLLED (j, quads) v[j] = _mm512_shuffle_epi8(table, v[j]);
     }
 }
 
@@ -133,27 +130,20 @@ INLINE void few_group(__m512i acc[FEW][2][2], const uint8_t *codes, uint32_t n, 
                       uint32_t rows, uint32_t planes, uint32_t bits, bool e2m1)
 {
     const uint32_t quads = step_quads(bits), sets = rows == 1 ? 2 : 1;
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (uint32_t pl = 0; pl < planes; pl++)
-            acc[r][pl][0] = acc[r][pl][1] = _mm512_setzero_si512();
+    UNROLLED (r, rows)
+        UNROLLED (pl, planes) acc[r][pl][0] = acc[r][pl][1] = _mm512_setzero_si512();
     for (uint32_t i = 0; i < n / (4 * quads); i++) {
         __m512i v[8];
         unpack_step(v, codes, n, i, bits, e2m1);
-#pragma GCC unroll 8
+        UNROLL
         for (uint32_t j = 0; j < quads; j++, x += rows * planes * 4)
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-                for (uint32_t pl = 0; pl < planes; pl++)
+            UNROLLED (r, rows)
+                UNROLLED (pl, planes)
                     acc[r][pl][j % sets] = _mm512_dpbusd_epi32(acc[r][pl][j % sets], v[j],
                                                                quad_at(x + (r * planes + pl) * 4));
     }
     if (sets == 1) return;
-#pragma GCC unroll 2
-    for (uint32_t pl = 0; pl < planes; pl++)
-        acc[0][pl][0] = _mm512_add_epi32(acc[0][pl][0], acc[0][pl][1]);
+    UNROLLED (pl, planes) acc[0][pl][0] = _mm512_add_epi32(acc[0][pl][0], acc[0][pl][1]);
 }
 
 INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *acts, uint32_t p0,
@@ -165,14 +155,12 @@ INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts
         const int8_t *x = acts->xq;
         const float *pair = acts->ax;
         __m512 sum[FEW];
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r++) sum[r] = _mm512_setzero_ps();
+        UNROLLED (r, rows) sum[r] = _mm512_setzero_ps();
         for (uint32_t g = 0; g < w->n_groups; g++) {
             __m512i acc[FEW][2][2];
             few_group(acc, group, n, x, rows, planes, bits, e2m1);
             scales sb = load_scales(group + w->code_bytes, w->scale);
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < rows; r++) {
+            UNROLLED (r, rows) {
                 __m512i dots[2] = {acc[r][0][0],
                                    planes == 2 ? acc[r][1][0] : _mm512_setzero_si512()};
                 sum[r] = add_group(sum[r], dots, planes, sb, pair + 2 * r);
@@ -181,51 +169,54 @@ INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts
             pair += rows * 2;
             group += w->group_bytes;
         }
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r++)
+        UNROLLED (r, rows)
             _mm512_mask_storeu_ps(y + (size_t)r * ld + p * QN_PANEL_ROWS, panel_mask(w, p), sum[r]);
     }
 }
 
-/* One function per code width; inside, one body per number of rows and planes. */
+/* One function per code width, number of rows and number of planes. */
 #define FEW_ARGS \
     float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1
-#define FEW_BODY(name, bits, e2m1)                                         \
-    static void few_##name(FEW_ARGS)                                       \
-    {                                                                      \
-        switch (x->n_rows * 2 + x->n_planes - 3) {                         \
-        case 0: few_panels(y, ld, w, x, p0, p1, 1, 1, bits, e2m1); return; \
-        case 1: few_panels(y, ld, w, x, p0, p1, 1, 2, bits, e2m1); return; \
-        case 2: few_panels(y, ld, w, x, p0, p1, 2, 1, bits, e2m1); return; \
-        case 3: few_panels(y, ld, w, x, p0, p1, 2, 2, bits, e2m1); return; \
-        case 4: few_panels(y, ld, w, x, p0, p1, 3, 1, bits, e2m1); return; \
-        case 5: few_panels(y, ld, w, x, p0, p1, 3, 2, bits, e2m1); return; \
-        case 6: few_panels(y, ld, w, x, p0, p1, 4, 1, bits, e2m1); return; \
-        case 7: few_panels(y, ld, w, x, p0, p1, 4, 2, bits, e2m1); return; \
-        default: QN_UNREACHABLE();                                         \
-        }                                                                  \
+#define FEW_BODY(name, bits, e2m1, rows, planes)                   \
+    static void few_##name##_##rows##x##planes(FEW_ARGS)           \
+    {                                                              \
+        few_panels(y, ld, w, x, p0, p1, rows, planes, bits, e2m1); \
     }
-FEW_BODY(2, 2, false)
-FEW_BODY(3, 3, false)
-FEW_BODY(4, 4, false)
-FEW_BODY(5, 5, false)
-FEW_BODY(6, 6, false)
-FEW_BODY(8, 8, false)
-FEW_BODY(e2m1, 4, true)
+#define FEW_BODIES(name, bits, e2m1)                                                           \
+    FEW_BODY(name, bits, e2m1, 1, 1)                                                           \
+    FEW_BODY(name, bits, e2m1, 1, 2)                                                           \
+    FEW_BODY(name, bits, e2m1, 2, 1)                                                           \
+    FEW_BODY(name, bits, e2m1, 2, 2)                                                           \
+    FEW_BODY(name, bits, e2m1, 3, 1)                                                           \
+    FEW_BODY(name, bits, e2m1, 3, 2)                                                           \
+    FEW_BODY(name, bits, e2m1, 4, 1)                                                           \
+    FEW_BODY(name, bits, e2m1, 4, 2)                                                           \
+    static void (*const few_##name[FEW][2])(FEW_ARGS) = {{few_##name##_1x1, few_##name##_1x2}, \
+                                                         {few_##name##_2x1, few_##name##_2x2}, \
+                                                         {few_##name##_3x1, few_##name##_3x2}, \
+                                                         {few_##name##_4x1, few_##name##_4x2}};
+FEW_BODIES(2, 2, false)
+FEW_BODIES(3, 3, false)
+FEW_BODIES(4, 4, false)
+FEW_BODIES(5, 5, false)
+FEW_BODIES(6, 6, false)
+FEW_BODIES(8, 8, false)
+FEW_BODIES(e2m1, 4, true)
 
 static void few(FEW_ARGS)
 {
+    const uint32_t r = x->n_rows - 1, pl = x->n_planes - 1;
     if (w->spec.mode != QN_Q_AFFINE) {
-        few_e2m1(y, ld, w, x, p0, p1);
+        few_e2m1[r][pl](y, ld, w, x, p0, p1);
         return;
     }
     switch (w->spec.bits) {
-    case 2: few_2(y, ld, w, x, p0, p1); return;
-    case 3: few_3(y, ld, w, x, p0, p1); return;
-    case 4: few_4(y, ld, w, x, p0, p1); return;
-    case 5: few_5(y, ld, w, x, p0, p1); return;
-    case 6: few_6(y, ld, w, x, p0, p1); return;
-    case 8: few_8(y, ld, w, x, p0, p1); return;
+    case 2: few_2[r][pl](y, ld, w, x, p0, p1); return;
+    case 3: few_3[r][pl](y, ld, w, x, p0, p1); return;
+    case 4: few_4[r][pl](y, ld, w, x, p0, p1); return;
+    case 5: few_5[r][pl](y, ld, w, x, p0, p1); return;
+    case 6: few_6[r][pl](y, ld, w, x, p0, p1); return;
+    case 8: few_8[r][pl](y, ld, w, x, p0, p1); return;
     default: QN_UNREACHABLE();
     }
 }
@@ -248,8 +239,7 @@ INLINE void unpack_groups(const block *b, const uint8_t *group, const qn_panels 
         for (uint32_t i = 0; i < n / (4 * quads); i++, dst += quads) {
             __m512i v[8];
             unpack_step(v, group, n, i, bits, e2m1);
-#pragma GCC unroll 8
-            for (uint32_t j = 0; j < quads; j++) dst[j] = v[j];
+            UNROLLED (j, quads) dst[j] = v[j];
         }
         b->scales[g] = load_scales(group + w->code_bytes, w->scale);
     }
@@ -279,54 +269,48 @@ INLINE void tile_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, uin
                       uint32_t planes)
 {
     __m512 sum[QN_ACT_TILE];
-#pragma GCC unroll 8
-    for (uint32_t r = 0; r < rows; r++)
+    UNROLLED (r, rows)
         sum[r] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, y + (size_t)r * ld);
     const __m512i *w = b->quads;
     for (uint32_t g = 0; g < b->n_groups; g++) {
         __m512i acc[QN_ACT_TILE][2];
-#pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) acc[r][0] = acc[r][1] = _mm512_setzero_si512();
+        UNROLLED (r, rows) acc[r][0] = acc[r][1] = _mm512_setzero_si512();
         for (uint32_t j = 0; j < group_size / 4; j++, w++, x += rows * planes * 4) {
             const __m512i v = *w;
-#pragma GCC unroll 8
-            for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-                for (uint32_t pl = 0; pl < planes; pl++)
+            UNROLLED (r, rows)
+                UNROLLED (pl, planes)
                     acc[r][pl] =
                         _mm512_dpbusd_epi32(acc[r][pl], v, quad_at(x + (r * planes + pl) * 4));
         }
         const scales sb = b->scales[g];
-#pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++)
-            sum[r] = add_group(sum[r], acc[r], planes, sb, pair + 2 * r);
+        UNROLLED (r, rows) sum[r] = add_group(sum[r], acc[r], planes, sb, pair + 2 * r);
         pair += rows * 2;
     }
-#pragma GCC unroll 8
-    for (uint32_t r = 0; r < rows; r++) _mm512_mask_storeu_ps(y + (size_t)r * ld, mask, sum[r]);
+    UNROLLED (r, rows) _mm512_mask_storeu_ps(y + (size_t)r * ld, mask, sum[r]);
 }
 
 #define TILE_ARGS                                                                                \
     float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size, const int8_t *x, \
         const float *pair, bool first
-#define TILE_BODY(rows)                                                                  \
-    static void tile_##rows(TILE_ARGS, uint32_t planes)                                  \
-    {                                                                                    \
-        if (planes == 2) tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 2); \
-        else tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, 1);             \
+#define TILE_BODY(rows, planes)                                              \
+    static void tile_##rows##x##planes(TILE_ARGS)                            \
+    {                                                                        \
+        tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, planes); \
     }
-TILE_BODY(1)
-TILE_BODY(2)
-TILE_BODY(3)
-TILE_BODY(4)
-TILE_BODY(5)
-TILE_BODY(6)
-TILE_BODY(7)
-TILE_BODY(8)
+#define TILE_BODIES(rows) TILE_BODY(rows, 1) TILE_BODY(rows, 2)
+TILE_BODIES(1)
+TILE_BODIES(2)
+TILE_BODIES(3)
+TILE_BODIES(4)
+TILE_BODIES(5)
+TILE_BODIES(6)
+TILE_BODIES(7)
+TILE_BODIES(8)
 _Static_assert(QN_ACT_TILE == 8, "one body per number of rows in a tile");
 
-static void (*const tiles[QN_ACT_TILE])(TILE_ARGS, uint32_t planes) = {
-    tile_1, tile_2, tile_3, tile_4, tile_5, tile_6, tile_7, tile_8,
+static void (*const tiles[2][QN_ACT_TILE])(TILE_ARGS) = {
+    {tile_1x1, tile_2x1, tile_3x1, tile_4x1, tile_5x1, tile_6x1, tile_7x1, tile_8x1},
+    {tile_1x2, tile_2x2, tile_3x2, tile_4x2, tile_5x2, tile_6x2, tile_7x2, tile_8x2},
 };
 
 /* Groups [g0, g0 + b->n_groups) of a panel times the rows [t0, t1). */
@@ -336,8 +320,8 @@ static void block_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, co
     for (uint32_t t = t0; t < t1; t += QN_ACT_TILE) {
         uint32_t rows = qn_qacts_tile_rows(x, t);
         const int8_t *quads = qn_qacts_quad(x, t, g0 * x->group_size / 4);
-        tiles[rows - 1](y + (size_t)t * ld, ld, mask, b, x->group_size, quads,
-                        qn_qacts_pair(x, t, g0), g0 == 0, x->n_planes);
+        tiles[x->n_planes - 1][rows - 1](y + (size_t)t * ld, ld, mask, b, x->group_size, quads,
+                                         qn_qacts_pair(x, t, g0), g0 == 0);
     }
 }
 
