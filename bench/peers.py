@@ -94,9 +94,9 @@ def run_json(command):
 def quern_rates(quern, model, threads):
     data = run_json([quern, "benchmark", model, "--pp", str(N_PROMPT), "--tg", str(N_REPLY), "-r", "1", "-o", "json",
                      "--threads", str(threads)])
-    by_name = {t["name"]: t for t in data["tests"]}
+    by_name = {t["test"]: t for t in data["tests"]}
     tg = by_name[f"tg{N_REPLY}"]
-    return {"prefill": by_name[f"pp{N_PROMPT}"]["median"], "decode": tg["median"], "peak_bytes": data["peak_bytes"],
+    return {"prefill": by_name[f"pp{N_PROMPT}"]["tok_s"]["median"], "decode": tg["tok_s"]["median"], "peak_bytes": data["peak_bytes"],
             "share_of_read_bandwidth": tg.get("bandwidth_share")}
 
 

@@ -37,7 +37,8 @@ static qn_code bind_vector(binder *b, const char *name, uint64_t count, bool opt
     const qn_stored *t;
     qn_code rc = qn_folder_vector(b->f, name, count, optional, &t, b->err);
     if (rc || !t) return rc;
-    qn_ops const *ops = b->m->base.dev->ops;
+    b->m->base.info.n_params += count;
+    const qn_ops *ops = b->m->base.dev->ops;
     if (!add_one)
         return ops->upload(b->m->base.dev, t->data, t->dtype, 1, (uint32_t)count, out, b->err);
     float *v = malloc(count * sizeof *v);
@@ -77,6 +78,7 @@ static qn_code bind_tensor(binder *b, int i, const char *name, uint32_t rows, ui
     if (!path) return QN_NOMEM;
     qn_code rc = qn_folder_vector(b->f, path, (uint64_t)rows * cols, false, &t, b->err);
     if (rc) return rc;
+    b->m->base.info.n_params += (uint64_t)rows * cols;
     return b->m->base.dev->ops->upload(b->m->base.dev, t->data, t->dtype, rows, cols, out, b->err);
 }
 
