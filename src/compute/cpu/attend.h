@@ -12,7 +12,7 @@
  * whatever their memory holds.
  *
  * Keys lie in tiles of 16 positions, transposed: element (d, lane) of a tile at d*16 + lane, so
- * that 16 scores grow side by side. Values lie as rows of v_ld elements, zero padded.
+ * that 16 scores grow side by side. Values lie as rows of v_ld elements.
  */
 #ifndef QN_COMPUTE_CPU_ATTEND_H
 #define QN_COMPUTE_CPU_ATTEND_H

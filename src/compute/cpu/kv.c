@@ -187,9 +187,7 @@ static void write_row(const write_job *w, const qn_item *item, uint32_t row)
         uint8_t *keys = block + p->k + h * p->k_head + tile * p->k_tile;
         uint8_t *values = block + p->v + h * p->v_head + tile * p->v_tile + lane * v_row;
         write_key(keys, lane, l->codec, k + (size_t)h * l->d_k, l->d_k);
-        size_t used = l->d_v * qn_kv_codec_size(l->codec);
         encode(values, l->codec, v + (size_t)h * l->d_v, l->d_v);
-        memset(values + used, 0, v_row - used); /* a reused block may hold anything */
     }
 }
 

@@ -2,7 +2,7 @@
  *
  * A block holds block_tokens positions of every layer of its group. In it, layers ascending:
  *   keys    per KV head, per tile of 16 positions: [d_k][16] elements (transposed, attend.h)
- *   values  per KV head: [block_tokens][v_ld] elements, v_ld = d_v rounded up to 16, padding zero
+ *   values  per KV head: [block_tokens][v_ld] elements, v_ld = d_v rounded up to 16, the rest unused
  * of the layer's codec (float32, float16 or bfloat16); each of the two starts at a multiple of 64
  * bytes. A layer without KV takes no room.
  */
