@@ -19,7 +19,7 @@ ALLOWED = {
     "text": ["core"],
     "model": ["core", "format", "compute", "text"],
     "cache": ["core", "format", "compute", "model"],
-    "sample": ["core"],
+    "sample": ["core", "format"],
     "engine": ["core", "format", "compute", "text", "model", "cache", "sample"],
     "store": ["core", "format"],
     "tune": ["core", "format", "text"],

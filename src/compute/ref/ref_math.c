@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "compute/ref/ref.h"
+#include "core/mlx_exp.h"
 
 float qn_ref_round(float v, qn_dtype t)
 {
@@ -17,22 +18,7 @@ float qn_ref_round(float v, qn_dtype t)
 
 /* ---- float32 ---- */
 
-float qn_ref_expf(float x)
-{
-    static const float high_to_low[] = {1.535336188319500e-4f, 1.339887440266574e-3f,
-                                        9.618437357674640e-3f, 5.550332471162809e-2f,
-                                        2.402264791363012e-1f, 6.931472028550421e-1f, 1.0f};
-    if (isnan(x)) return x;
-    if (x > 88.0f) return INFINITY;
-    if (x < -88.0f) return 0.0f;
-    float t = x * 1.442695f;
-    float whole = (float)floor((double)t + 0.5), f = t - whole, p = high_to_low[0];
-    for (int i = 1; i < 7; i++) p = fmaf(p, f, high_to_low[i]);
-    uint32_t bits = (uint32_t)((int32_t)whole + 127) << 23; /* 0 for 2^-127: the result is 0 */
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    return power * p;
-}
+float qn_ref_expf(float x) { return qn_mlx_expf(x); }
 
 /* The argument reduced by multiples of pi/4, in three steps of decreasing size; *j is the (even)
  * multiple. */
@@ -140,9 +126,7 @@ float qn_ref_act_of(float x, qn_act kind, qn_dtype t)
     case QN_SILU: return qn_ref_round(x * qn_ref_sigmoid(x, t), t);
     case QN_GELU: return gelu(x, t);
     case QN_GELU_TANH: return gelu_tanh(x, t);
-    case QN_RELU2:
-        y = isnan(x) || x > 0.0f ? x : 0.0f;
-        return qn_ref_round(y * y, t);
+    case QN_RELU2: y = isnan(x) || x > 0.0f ? x : 0.0f; return qn_ref_round(y * y, t);
     case QN_SIGMOID: return qn_ref_sigmoid(x, t);
     }
     QN_UNREACHABLE();
