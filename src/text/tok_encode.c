@@ -37,7 +37,6 @@ void qn_ids_release(qn_ids *v)
 void tok_scratch_free(tok_scratch *sc)
 {
     if (!sc) return;
-    qn_buf_release(&sc->clean);
     for (int i = 0; i < 2; i++) {
         qn_buf_release(&sc->norm[i]);
         qn_buf_release(&sc->pre[i]);
@@ -78,7 +77,7 @@ tok_scratch *tok_scratch_take(const qn_tokenizer *t)
 static void shrink(tok_scratch *sc)
 {
     enum { KEEP = 1 << 20 };
-    qn_buf *bufs[] = {&sc->clean, &sc->norm[0], &sc->norm[1], &sc->pre[0], &sc->pre[1], &sc->key};
+    qn_buf *bufs[] = {&sc->norm[0], &sc->norm[1], &sc->pre[0], &sc->pre[1], &sc->key};
     for (size_t i = 0; i < sizeof bufs / sizeof *bufs; i++) {
         if (bufs[i]->cap > KEEP) qn_buf_release(bufs[i]);
     }
@@ -125,6 +124,8 @@ typedef struct encoder {
     tok_scratch *sc;
     bool plain; /* special tokens do not match in the text */
     qn_ids *out;
+    tok_marks *marks; /* NULL: none wanted */
+    const char *whole; /* the start of the text that marks count from */
     qn_err *err;
 } encoder;
 
@@ -197,12 +198,27 @@ static size_t space_end(tok_str s, size_t at)
 
 typedef qn_code (*between_fn)(encoder *e, tok_str s, bool origin);
 
-/* Split `s` by the added tokens of one trie: their ids go out, what lies between goes to `between`.
- * Matching goes on behind the bare match even where rstrip took more, as the oracle does. */
-static qn_code split_added(encoder *e, const tok_trie *trie, tok_str s, bool origin,
+static void put_mark(encoder *e, size_t at)
+{
+    tok_marks *m = e->marks;
+    if (!m || (m->n && m->v[m->n - 1].at >= at)) return;
+    if (m->n == m->cap) {
+        size_t cap = m->cap ? m->cap * 2 : 64;
+        tok_mark *v = realloc(m->v, cap * sizeof *v);
+        if (!v) return; /* without it more is encoded again */
+        m->v = v;
+        m->cap = cap;
+    }
+    m->v[m->n++] = (tok_mark){at, e->out->len};
+}
+
+/* Split `s`, from offset `done` on, by the added tokens of one trie: their ids go out, what lies
+ * between goes to `between`. Matching goes on behind the bare match even where rstrip took more, as
+ * the oracle does. */
+static qn_code split_added(encoder *e, const tok_trie *trie, tok_str s, size_t done, bool origin,
                            between_fn between)
 {
-    size_t from = 0, done = 0, start, end;
+    size_t from = done, start, end;
     const tok_added *a;
     qn_code rc = QN_OK;
     while (!rc && (a = tok_trie_next(trie, e->t, s, from, &start, &end))) {
@@ -214,6 +230,7 @@ static qn_code split_added(encoder *e, const tok_trie *trie, tok_str s, bool ori
         if (start > done) rc = between(e, (tok_str){s.s + done, start - done}, origin && done == 0);
         if (!rc) qn_ids_put(e->out, &a->id, 1);
         done = end;
+        if (trie == &e->t->raw_trie && !a->rstrip && !a->single_word) put_mark(e, end);
     }
     if (!rc && done < s.n) rc = between(e, (tok_str){s.s + done, s.n - done}, origin && done == 0);
     return rc;
@@ -224,43 +241,72 @@ static qn_code encode_section(encoder *e, tok_str s, bool origin)
     qn_code rc = tok_norm_run(e->t, e->sc, s, &s, &origin, e->err);
     if (rc || !s.n) return rc;
     if (!e->t->normalized_added) return encode_plain(e, s, origin);
-    return split_added(e, &e->t->norm_trie, s, origin, encode_plain);
+    return split_added(e, &e->t->norm_trie, s, 0, origin, encode_plain);
 }
 
-static qn_code encode_text(encoder *e, tok_str s)
+/* Long text goes through the pipeline in parts, which stay in the processor's caches. */
+static qn_code encode_sections(encoder *e, tok_str s, bool origin)
 {
-    if (!s.n) return QN_OK;
-    qn_code rc = split_added(e, &e->t->raw_trie, s, true, encode_section);
+    enum { PART = 4096 };
+    qn_code rc = QN_OK;
+    for (size_t i = 0; i < s.n && !rc;) {
+        size_t end = tok_next_cut(e->t, s, i, PART);
+        rc = encode_section(e, (tok_str){s.s + i, end - i}, origin && i == 0);
+        if (!rc && end < s.n) put_mark(e, (size_t)(s.s - e->whole) + end);
+        i = end;
+    }
+    return rc;
+}
+
+static qn_code encode_text(encoder *e, tok_str s, size_t from)
+{
+    if (from == s.n) return QN_OK;
+    e->whole = s.s;
+    qn_code rc = split_added(e, &e->t->raw_trie, s, from, true, encode_sections);
     if (!rc && e->out->failed) rc = qn_err_set(e->err, QN_NOMEM, "tokenizer: out of memory");
     return rc;
 }
 
 /* Each invalid part becomes U+FFFD, so that everything behind sees well-formed text. */
-static qn_code make_valid(tok_scratch *sc, tok_str *s, qn_err *err)
+qn_code tok_clean(const char **text, size_t *n, qn_buf *clean, qn_err *err)
 {
-    if (qn_utf8_valid(s->s, s->n)) return QN_OK;
-    qn_buf_clear(&sc->clean);
-    for (size_t i = 0; i < s->n;) {
-        unsigned cp;
-        i += qn_utf8_decode(s->s + i, s->n - i, &cp);
-        qn_buf_put_utf8(&sc->clean, cp);
+    if (*n > TOK_MAX_TEXT) {
+        return qn_err_set(err, QN_LIMIT,
+                          "tokenizer: a text of %zu bytes is longer than the limit of %d", *n,
+                          TOK_MAX_TEXT);
     }
-    if (sc->clean.failed) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
-    *s = (tok_str){sc->clean.data, sc->clean.len};
+    if (qn_utf8_valid(*text, *n)) return QN_OK;
+    qn_buf_clear(clean);
+    for (size_t i = 0; i < *n;) {
+        unsigned cp;
+        i += qn_utf8_decode(*text + i, *n - i, &cp);
+        qn_buf_put_utf8(clean, cp);
+    }
+    if (clean->failed) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
+    *text = clean->data;
+    *n = clean->len;
     return QN_OK;
 }
 
-static qn_code encode_with_post(encoder *e, tok_str s)
+static size_t count_texts(const qn_tokenizer *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_post; i++) n += t->post[i].is_text;
+    return n;
+}
+
+/* What is before the text is there already when `from` is not 0. */
+static qn_code encode_with_post(encoder *e, tok_str s, size_t from)
 {
     const qn_tokenizer *t = e->t;
     size_t text_at = SIZE_MAX, text_len = 0; /* where the text's ids are once they exist */
     qn_code rc = QN_OK;
     for (size_t i = 0; i < t->n_post && !rc; i++) {
         if (!t->post[i].is_text) {
-            qn_ids_put(e->out, &t->post[i].id, 1);
+            if (!from || text_at != SIZE_MAX) qn_ids_put(e->out, &t->post[i].id, 1);
         } else if (text_at == SIZE_MAX) {
             text_at = e->out->len;
-            rc = encode_text(e, s);
+            rc = encode_text(e, s, from);
             text_len = e->out->len - text_at;
         } else {
             e->sc->text_ids.len = 0;
@@ -272,24 +318,27 @@ static qn_code encode_with_post(encoder *e, tok_str s)
     return rc;
 }
 
+qn_code tok_encode_from(const qn_tokenizer *t, tok_str text, size_t from, unsigned flags,
+                        qn_ids *out, tok_marks *marks, qn_err *err)
+{
+    tok_scratch *sc = tok_scratch_take(t);
+    if (!sc) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
+    bool post = flags & QN_ENCODE_ADD_SPECIAL && t->n_post;
+    if (post && count_texts(t) != 1) marks = NULL; /* ids before a mark are not all of the text's */
+    encoder e = {.t = t, .sc = sc, .plain = flags & QN_ENCODE_PLAIN, .out = out, .marks = marks,
+                 .err = err};
+    qn_code rc = post ? encode_with_post(&e, text, from) : encode_text(&e, text, from);
+    tok_scratch_put(t, sc);
+    return rc;
+}
+
 /* Step 4 of the data path. */
 qn_code qn_tokenizer_encode(const qn_tokenizer *t, const char *text, size_t n, unsigned flags,
                             qn_ids *out, qn_err *err)
 {
-    if (n > TOK_MAX_TEXT) {
-        return qn_err_set(err, QN_LIMIT,
-                          "tokenizer: a text of %zu bytes is longer than the limit of %d", n,
-                          TOK_MAX_TEXT);
-    }
-    tok_scratch *sc = tok_scratch_take(t);
-    if (!sc) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
-    encoder e = {.t = t, .sc = sc, .plain = flags & QN_ENCODE_PLAIN, .out = out, .err = err};
-    tok_str s = {text, n};
-    qn_code rc = make_valid(sc, &s, err);
-    if (!rc) {
-        rc = flags & QN_ENCODE_ADD_SPECIAL && t->n_post ? encode_with_post(&e, s)
-                                                        : encode_text(&e, s);
-    }
-    tok_scratch_put(t, sc);
+    qn_buf clean = {0};
+    qn_code rc = tok_clean(&text, &n, &clean, err);
+    if (!rc) rc = tok_encode_from(t, (tok_str){text, n}, 0, flags, out, NULL, err);
+    qn_buf_release(&clean);
     return rc;
 }

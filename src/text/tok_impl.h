@@ -269,6 +269,8 @@ struct qn_tokenizer {
     uint32_t *added_of_id;   /* [n_vocab] index of the added token + 1, 0 none */
     tok_trie raw_trie, norm_trie;
     bool normalized_added;   /* norm_trie holds something */
+    bool cuts;               /* tok_next_cut finds places */
+    size_t max_added;        /* bytes of the longest added token */
     uint32_t n_vocab, bos, eos;
     tok_norm *norms;
     size_t n_norms;
@@ -305,7 +307,6 @@ enum { TOK_CACHE_SLOTS = 1 << 15 };
 
 struct tok_scratch {
     tok_scratch *next;
-    qn_buf clean;         /* the text with invalid UTF-8 replaced */
     qn_buf norm[2];       /* normalizers go back and forth between these */
     qn_buf pre[2];        /* so do pre-tokenizers that change the text */
     qn_buf key;           /* small lookups */
@@ -383,6 +384,30 @@ void tok_cache_write(const qn_tokenizer *t, const char *rest, size_t n_rest, con
                      qn_buf *out);
 
 /* ---- running ---- */
+
+/* A place in the text from which encoding can go on: what is before it gave the first n_ids ids. */
+typedef struct tok_mark {
+    size_t at, n_ids;
+} tok_mark;
+
+typedef struct tok_marks {
+    tok_mark *v;
+    size_t n, cap;
+} tok_marks;
+
+/* Invalid UTF-8 becomes U+FFFD, written to `clean`; *text and *n then point there. Errors: QN_LIMIT,
+ * QN_NOMEM. */
+qn_code tok_clean(const char **text, size_t *n, qn_buf *clean, qn_err *err);
+/* Encode well-formed text from offset `from`, which is 0 or the last of `marks`, appending to out,
+ * which holds the ids of what is before; notes the marks that it passes (NULL: none wanted). Errors:
+ * as qn_tokenizer_encode. */
+qn_code tok_encode_from(const qn_tokenizer *t, tok_str text, size_t from, unsigned flags,
+                        qn_ids *out, tok_marks *marks, qn_err *err);
+
+/* Find out whether cuts are possible, once everything else is known (tok_cut.c). */
+void tok_cut_prepare(qn_tokenizer *t);
+/* The first safe cut of s at least `least` bytes behind `from`; s.n if there is none. */
+size_t tok_next_cut(const qn_tokenizer *t, tok_str s, size_t from, size_t least);
 
 /* Normalise s[0..n). The result is valid until the next call on sc: the input itself where nothing
  * changed, else one of sc->norm. *origin becomes false when the start of the text is stripped.

@@ -232,7 +232,8 @@ static qn_code normal_form(tok_norm_kind kind, tok_str in, qn_buf *out, qn_err *
         unsigned cp;
         size_t k = qn_utf8_decode(in.s + i, in.n - i, &cp);
         if (inert(cp)) {
-            previous = i;
+            /* A late character stays out of the library's hands: it would decompose it. */
+            previous = qn_uchar_is_late(cp) ? i + k : i;
             i += k;
             continue;
         }
@@ -284,7 +285,8 @@ static qn_code replace_all(const tok_norm *n, tok_scratch *sc, tok_str in, qn_bu
     return QN_OK;
 }
 
-static void strip(const tok_norm *n, tok_str in, qn_buf *out, bool *origin)
+/* Returns how many bytes went from the front. */
+static size_t strip(const tok_norm *n, tok_str in, qn_buf *out)
 {
     size_t first = in.n, last = 0; /* the text that is not space */
     for (size_t i = 0; i < in.n;) {
@@ -297,8 +299,8 @@ static void strip(const tok_norm *n, tok_str in, qn_buf *out, bool *origin)
         i += k;
     }
     size_t a = n->left ? first : 0, b = n->right ? last : in.n;
-    if (a) *origin = false;
     if (a < b) qn_buf_put(out, in.s + a, b - a);
+    return a;
 }
 
 static void put_lower(unsigned cp, qn_buf *out)
@@ -428,7 +430,7 @@ static void nmt(tok_str in, qn_buf *out)
     }
 }
 
-static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, bool *origin,
+static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, size_t *stripped,
                        qn_err *err)
 {
     switch (n->kind) {
@@ -441,7 +443,7 @@ static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *o
         qn_buf_put(out, in.s, in.n);
         return QN_OK;
     case NORM_REPLACE: return replace_all(n, sc, in, out, err);
-    case NORM_STRIP: strip(n, in, out, origin); return QN_OK;
+    case NORM_STRIP: *stripped = strip(n, in, out); return QN_OK;
     case NORM_BERT: return bert(n, in, out, err);
     case NORM_BYTE_LEVEL: tok_bytes_to_alphabet(in.s, in.n, out); return QN_OK;
     case NORM_PRECOMPILED: tok_charsmap_run(&n->map, in, out); return QN_OK;
@@ -452,14 +454,40 @@ static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *o
     QN_UNREACHABLE();
 }
 
+/* After a Strip step took bytes from the front: is what is left still made of the caller's first
+ * character? One that decomposes to a space and a mark is, without its space. */
+static bool is_still_first(const qn_tokenizer *t, tok_scratch *sc, size_t n_before, tok_str whole,
+                           size_t stripped)
+{
+    unsigned cp;
+    qn_buf a = {0}, b = {0};
+    tok_str s = {whole.s, qn_utf8_decode(whole.s, whole.n, &cp)};
+    size_t unused;
+    for (size_t i = 0; i < n_before && s.n; i++) {
+        qn_err err = {0};
+        qn_buf_clear(&b);
+        if (run_one(&t->norms[i], sc, s, &b, &unused, &err) || b.failed) break;
+        qn_buf swap = a;
+        a = b;
+        b = swap;
+        s = (tok_str){a.data, a.len};
+    }
+    qn_buf_release(&a);
+    qn_buf_release(&b);
+    return s.n > stripped;
+}
+
 qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str *out, bool *origin,
                      qn_err *err)
 {
+    const tok_str whole = in;
     for (size_t i = 0; i < t->n_norms; i++) {
         qn_buf *b = &sc->norm[i & 1];
+        size_t stripped = 0;
         qn_buf_clear(b);
-        qn_code rc = run_one(&t->norms[i], sc, in, b, origin, err);
+        qn_code rc = run_one(&t->norms[i], sc, in, b, &stripped, err);
         if (rc) return rc;
+        if (stripped && !is_still_first(t, sc, i, whole, stripped)) *origin = false;
         qn_buf_put(b, "", 0); /* `data` is never NULL behind this */
         if (b->failed) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
         if (b->len > TOK_MAX_TEXT) {

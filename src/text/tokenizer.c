@@ -59,7 +59,9 @@ static qn_code build(qn_tokenizer *t, const json_t *root, qn_err *err)
     if ((rc = tok_parse_dec(t, json_object_get(root, "decoder"), err))) return rc;
     if ((rc = tok_parse_added(t, json_object_get(root, "added_tokens"), err))) return rc;
     if ((rc = tok_bpe_prepare(t, err))) return rc;
-    return tok_added_index(t, err);
+    if ((rc = tok_added_index(t, err))) return rc;
+    tok_cut_prepare(t);
+    return QN_OK;
 }
 
 static qn_code load_json(const char *json, size_t n, json_t **root, qn_err *err)
