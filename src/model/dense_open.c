@@ -318,6 +318,19 @@ static void count_params(qn_dense *m, const binder *b)
     }
 }
 
+/* A layer that mlx-lm builds draws its weights, and again when it is replaced by its quantized form;
+ * a Linear draws its bias too. Gated delta layers also draw their convolution and their decay. */
+static void count_init_draws(qn_dense *m, const binder *b)
+{
+    uint32_t n = m->d.extra_init_draws;
+    for (size_t i = 0; i < b->n; i++) {
+        const qn_matrix *x = &b->src[i].m;
+        n += 1 + (x->spec.mode != QN_Q_NONE) + (x->n_experts <= 1 && b->where[i]->bias.addr);
+    }
+    for (uint32_t i = 0; i < m->d.n_layers; i++) n += m->d.layers[i].recurrent ? 2 : 0;
+    m->base.info.n_init_draws = n;
+}
+
 /* The float type of the checkpoint: that of the final norm's neighbours, the first matrix's scales.
  */
 static qn_dtype model_dtype(const binder *b)
@@ -436,6 +449,7 @@ static qn_code open_parts(binder *b, const qn_model_opts *opts)
     if (rc || (rc = bind_all(b))) return rc;
     m->base.info.dtype = model_dtype(b);
     count_params(m, b);
+    count_init_draws(m, b);
     if ((rc = load_matrices(b, opts))) return rc;
     if ((rc = plan_kv(m, b->err))) return rc;
     uint32_t reach = opts->max_positions  ? opts->max_positions

@@ -97,6 +97,7 @@ typedef struct qn_desc {
     float attn_softcap, logits_softcap; /* 0: none */
     float embed_scale, residual_scale; /* 1: none */
     float head_in_scale, logits_scale; /* before and after the head; 1: none */
+    uint32_t extra_init_draws; /* layers that mlx-lm builds and drops (qn_model_info.n_init_draws) */
 } qn_desc;
 
 /* A family: model_type and the function that reads its config. `cfg` is the text model's config.

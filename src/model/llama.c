@@ -129,7 +129,9 @@ qn_code qn_helium_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a,
                                  .no_scaling = true,
                                  .never_tied = true};
     (void)f;
-    return qn_like_read(d, &like, cfg, a, err);
+    qn_code rc = qn_like_read(d, &like, cfg, a, err);
+    d->extra_init_draws = 1; /* the head is built twice */
+    return rc;
 }
 
 qn_code qn_ernie4_5_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)

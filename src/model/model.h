@@ -23,6 +23,7 @@ typedef struct qn_model_info {
     uint64_t n_params;       /* weights, biases and norms, quantized ones counted unpacked */
     uint64_t
         step_bytes; /* weight bytes read to decode one token (the whole head, one embedding row) */
+    uint32_t n_init_draws;   /* splits of MLX's generator while mlx-lm builds this model */
 } qn_model_info;
 
 typedef struct qn_model_ops {
