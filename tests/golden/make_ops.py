@@ -310,7 +310,8 @@ def write(path, metadata):
         if first != name and not name.endswith(".y"):  # results stand for their cases
             metadata[name] = first
             continue
-        header[name] = {"dtype": dtype, "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+        header[name] = {"dtype": dtype, "shape": list(a.shape),
+                        "data_offsets": [at, at + a.nbytes]}
         at += a.nbytes
         blobs.append(a.tobytes())
     text = json.dumps(header, separators=(",", ":")).encode()

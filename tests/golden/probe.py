@@ -67,9 +67,10 @@ def compile_off():
 
 
 def sum_once():
-    """1000 ones: 256 where the sum is kept in bfloat16, 1000 where it is float32; then a running sum."""
+    """1000 ones: 256 where the sum is kept in bfloat16, else 1000. The last is a running sum."""
     x = mx.ones((2, 1000), dtype=mx.bfloat16)
-    return " ".join(number(v) for v in (x.sum(axis=-1)[0], x.T.sum(axis=0)[0], mx.mean(x), mx.cumsum(x, axis=-1)[0, -1]))
+    sums = (x.sum(axis=-1)[0], x.T.sum(axis=0)[0], mx.mean(x), mx.cumsum(x, axis=-1)[0, -1])
+    return " ".join(number(v) for v in sums)
 
 
 def softmax_precise():

@@ -1,5 +1,6 @@
-/* model_logits.c - a test tool: the logits of a prompt's positions as raw float32, for comparison with an
- * oracle. Drives the model directly, without the engine: a forward pass per chunk, every row's logits.
+/* model_logits.c - a test tool: the logits of a prompt's positions as raw float32, for comparison
+ * with an oracle. Drives the model directly, without the engine: a forward pass per chunk, every
+ * row's logits.
  *
  * usage: model_logits MODEL DEVICE ISA OUT IDS CHUNKS
  *   IDS and CHUNKS are numbers separated by commas; the chunks' sum is the number of ids. OUT gets
@@ -46,7 +47,8 @@ static void open_pass(pass *p, uint32_t n_ids, uint32_t max_chunk)
     for (int g = 0; g < QN_MAX_KV_GROUPS; g++) n_blocks[g] = n_ids / BLOCK + 1;
     p->m->kv.block_tokens = BLOCK;
     check(ops->kv_new(p->m->dev, &p->m->kv, n_blocks, &p->kv, &err), &err);
-    qn_run_limits limits = {max_chunk, 1, max_chunk, n_ids, p->m->ops->scratch(p->m, max_chunk, max_chunk)};
+    qn_run_limits limits = {max_chunk, 1, max_chunk, n_ids,
+                            p->m->ops->scratch(p->m, max_chunk, max_chunk)};
     check(ops->run_new(p->m->dev, &limits, &p->run, &err), &err);
 }
 
@@ -58,7 +60,12 @@ static void forward(pass *p, const uint32_t *ids, uint32_t past, uint32_t n, FIL
     for (uint32_t i = 0; i < n; i++) pos[i] = past + i, rows[i] = i;
     qn_item item = {.row0 = 0, .n_new = n, .n_past = past};
     for (int g = 0; g < QN_MAX_KV_GROUPS; g++) item.blocks[g] = p->blocks;
-    qn_batch b = {.n_tokens = n, .n_items = 1, .n_out = n, .ids = ids, .pos = pos, .items = &item,
+    qn_batch b = {.n_tokens = n,
+                  .n_items = 1,
+                  .n_out = n,
+                  .ids = ids,
+                  .pos = pos,
+                  .items = &item,
                   .out_rows = rows};
     ops->begin(p->run, &b, p->kv);
     qn_tensor y = p->m->ops->forward(p->m, p->run);
@@ -73,7 +80,8 @@ int main(int argc, char **argv)
     qn_err err = {0};
     static uint32_t ids[MAX_IDS], chunks[MAX_IDS];
     uint32_t n_ids = parse(argv[5], ids), n_chunks = parse(argv[6], chunks), max_chunk = 0, at = 0;
-    for (uint32_t i = 0; i < n_chunks; i++) max_chunk = chunks[i] > max_chunk ? chunks[i] : max_chunk;
+    for (uint32_t i = 0; i < n_chunks; i++)
+        max_chunk = chunks[i] > max_chunk ? chunks[i] : max_chunk;
     qn_device *dev;
     qn_folder *folder;
     pass p = {0};

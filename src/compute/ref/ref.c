@@ -46,7 +46,10 @@ static uint32_t n_threads(const qn_device *d)
     return qn_pool_threads(((const qn_ref *)(const void *)d)->pool);
 }
 
-static uint64_t weights_bytes(const qn_device *d) { return ((const qn_ref *)(const void *)d)->weights_bytes; }
+static uint64_t weights_bytes(const qn_device *d)
+{
+    return ((const qn_ref *)(const void *)d)->weights_bytes;
+}
 
 static void ref_close(qn_device *d)
 {
@@ -79,7 +82,8 @@ static qn_code map_run(qn_ref_run *r, qn_err *err)
     size_t rope = align64((size_t)l->max_tokens * QN_REF_MAX_HEAD * sizeof(float));
     size_t beside = threads + QN_REF_ROPE_SLOTS * rope;
     /* `linear` widens its input besides what the model's own bound counts. */
-    if (l->scratch_bytes > SIZE_MAX / 4 || qn_mul_size((size_t)l->max_tokens * 4, r->ref->max_in, &widened) ||
+    if (l->scratch_bytes > SIZE_MAX / 4 ||
+        qn_mul_size((size_t)l->max_tokens * 4, r->ref->max_in, &widened) ||
         qn_add_size(align64(l->scratch_bytes), align64(widened), &r->scratch_bytes) ||
         qn_add_size(r->scratch_bytes, beside, &r->memory_bytes))
         return qn_err_set(err, QN_NOMEM, "scratch of %zu bytes is too large", l->scratch_bytes);
@@ -172,7 +176,8 @@ static qn_tensor out_rows(qn_run *r, qn_tensor x)
     qn_tensor y = qn_ref_take((qn_ref_run *)(void *)r, b->n_out, x.cols, x.dtype);
     for (uint32_t i = 0; i < b->n_out; i++) {
         qn_check(b->out_rows[i] < x.rows);
-        memcpy(qn_ref_at(y, i, 0), qn_ref_at(x, b->out_rows[i], 0), x.cols * qn_dtype_size(x.dtype));
+        memcpy(qn_ref_at(y, i, 0), qn_ref_at(x, b->out_rows[i], 0),
+               x.cols * qn_dtype_size(x.dtype));
     }
     return y;
 }
@@ -183,7 +188,8 @@ static float *fetch(qn_run *r, qn_tensor x)
     if (x.dtype != QN_F32 || x.ld != x.cols) {
         qn_tensor y = qn_ref_take(c, x.rows, x.cols, QN_F32);
         for (uint32_t i = 0; i < x.rows; i++)
-            c->ref->k->widen((float *)(void *)qn_ref_at(y, i, 0), qn_ref_at(x, i, 0), x.dtype, x.cols);
+            c->ref->k->widen((float *)(void *)qn_ref_at(y, i, 0), qn_ref_at(x, i, 0), x.dtype,
+                             x.cols);
         x = y;
     }
     c->pinned = c->used;
@@ -249,7 +255,8 @@ qn_code qn_ref_open(qn_device **out, const qn_device_opts *opts, qn_err *err)
     if (!k)
         return qn_err_set(err, QN_UNSUPPORTED,
                           "instruction set \"%s\" is unknown or not usable on this machine: choose "
-                          "avx512, avx2 or portable", opts->isa ? opts->isa : "");
+                          "avx512, avx2 or portable",
+                          opts->isa ? opts->isa : "");
     qn_ref *ref = calloc(1, sizeof *ref);
     if (!ref) return qn_err_set(err, QN_NOMEM, "out of memory for the reference device");
     ref->base.ops = &ref_ops;

@@ -1,8 +1,8 @@
-/* ref_attend.c - attention as MLX's fallback graph computes it: whole rows of scores rounded to T, a
- * softmax in float32 with one serial sum, rounded probabilities, then the values in order.
+/* ref_attend.c - attention as MLX's fallback graph computes it: whole rows of scores rounded to T,
+ * a softmax in float32 with one serial sum, rounded probabilities, then the values in order.
  *
- * Masked positions are left out: in MLX they add exact zeros. So the result does not depend on chunks
- * or on what else is in the batch.
+ * Masked positions are left out: in MLX they add exact zeros. So the result does not depend on
+ * chunks or on what else is in the batch.
  */
 #include <math.h>
 #include <string.h>
@@ -41,17 +41,20 @@ static segment segment_from(const job *j, const qn_item *item, uint32_t p0, uint
 {
     const qn_kv *kv = j->run->base.kv;
     uint32_t at = p0 % kv->spec.block_tokens, room = kv->spec.block_tokens - at;
-    return (segment){qn_ref_kv_block(kv, item, j->layer->group, p0), at, p1 - p0 < room ? p1 - p0 : room};
+    return (segment){qn_ref_kv_block(kv, item, j->layer->group, p0), at,
+                     p1 - p0 < room ? p1 - p0 : room};
 }
 
 /* Scores of positions [p0, p1) against head hk. */
-static void score(const job *j, const bench *w, const qn_item *item, uint32_t hk, uint32_t p0, uint32_t p1)
+static void score(const job *j, const bench *w, const qn_item *item, uint32_t hk, uint32_t p0,
+                  uint32_t p1)
 {
     uint32_t d = j->layer->d_k;
     for (uint32_t p = p0; p < p1;) {
         segment g = segment_from(j, item, p, p1);
         uint32_t t0 = g.at / QN_REF_KEY_TILE, t1 = (g.at + g.n - 1) / QN_REF_KEY_TILE + 1;
-        const float *k = g.block + j->place->k + hk * j->place->k_head + (size_t)t0 * QN_REF_KEY_TILE * d;
+        const float *k = g.block + j->place->k + hk * j->place->k_head +
+                         (size_t)t0 * QN_REF_KEY_TILE * d;
         j->run->ref->k->scores(w->segment, w->q, k, d, t1 - t0);
         memcpy(w->s + (p - p0), w->segment + g.at - t0 * QN_REF_KEY_TILE, g.n * sizeof *w->s);
         p += g.n;
@@ -104,7 +107,8 @@ static void attend_head(const job *j, const bench *w, const qn_item *item, uint3
     score(j, w, item, hk, start, end);
     k->round(w->s, j->type, n);
     if (j->a->softcap > 0)
-        for (uint32_t i = 0; i < n; i++) w->s[i] = qn_ref_softcap_of(w->s[i], j->a->softcap, j->type);
+        for (uint32_t i = 0; i < n; i++)
+            w->s[i] = qn_ref_softcap_of(w->s[i], j->a->softcap, j->type);
     softmax(j, w->s, n, j->sinks ? &j->sinks[h] : NULL);
     add_values(j, w, item, hk, start, end);
     k->narrow(qn_ref_at(j->y, row, h * l->d_v), j->type, w->acc, l->d_v);

@@ -1,8 +1,8 @@
 /* ref_body.h - the functions of ref_kernels.h, compiled once per instruction set.
  *
- * The including file has included ref_lanes_ISA.h and defines QN_ISA(name) as name_ISA. Only compiler
- * vectors and the functions of that header are used. One lane is one output; nothing here adds
- * lanes together, and products and sums are rounded one by one (-ffp-contract=off).
+ * The including file has included ref_lanes_ISA.h and defines QN_ISA(name) as name_ISA. Only
+ * compiler vectors and the functions of that header are used. One lane is one output; nothing here
+ * adds lanes together, and products and sums are rounded one by one (-ffp-contract=off).
  */
 #include <assert.h>
 #include <math.h>
@@ -13,7 +13,8 @@
 
 enum { VECS = 4, BLOCK = VECS * LANES }; /* outputs side by side: enough to hide a sum's latency */
 
-_Static_assert((int)BLOCK <= (int)QN_REF_MAX_BLOCK, "scratch is laid out for at most MAX_BLOCK outputs");
+_Static_assert((int)BLOCK <= (int)QN_REF_MAX_BLOCK,
+               "scratch is laid out for at most MAX_BLOCK outputs");
 
 /* ---- lanes ---- */
 
@@ -142,8 +143,8 @@ _Static_assert(sizeof(mm_scratch) <= QN_REF_MM_SCRATCH, "mm's scratch");
 
 /* n_words words of the block's rows, n_bytes from byte `at` of each. Rows past the end repeat the
  * last one. */
-static void load_words(uint32_t (*out)[BLOCK], const uint8_t *first, size_t row_bytes, uint32_t n_rows,
-                       size_t at, uint32_t n_bytes)
+static void load_words(uint32_t (*out)[BLOCK], const uint8_t *first, size_t row_bytes,
+                       uint32_t n_rows, size_t at, uint32_t n_bytes)
 {
     uint32_t n_words = n_bytes / 4;
     for (uint32_t j = 0; j < BLOCK; j += LANES) {
@@ -194,8 +195,8 @@ LANES_INLINE lanes value_e4m3(lanes_u c)
 }
 
 /* Scales and biases of the strip's groups, as float32 values of their own type. */
-static void load_scales(mm_scratch *s, const qn_matrix *m, uint32_t n0, uint32_t n_rows, uint32_t g0,
-                        uint32_t n_groups)
+static void load_scales(mm_scratch *s, const qn_matrix *m, uint32_t n0, uint32_t n_rows,
+                        uint32_t g0, uint32_t n_groups)
 {
     uint32_t per_row = m->n_in / m->spec.group_size;
     for (uint32_t i = 0; i < BLOCK; i++) {
@@ -276,8 +277,8 @@ static void unpack_dense(mm_scratch *s, uint32_t n, qn_dtype t)
 }
 
 /* Weights [k0, k0+n) of the block into s->w. */
-LANES_INLINE void unpack(mm_scratch *s, const qn_matrix *m, uint32_t n0, uint32_t n_rows, uint32_t k0,
-                         uint32_t n, const qn_dtype t)
+LANES_INLINE void unpack(mm_scratch *s, const qn_matrix *m, uint32_t n0, uint32_t n_rows,
+                         uint32_t k0, uint32_t n, const qn_dtype t)
 {
     bool dense = m->spec.mode == QN_Q_NONE;
     uint32_t bits = dense ? 8 * (uint32_t)qn_dtype_size(m->dtype) : m->spec.bits;
@@ -295,7 +296,8 @@ LANES_INLINE void unpack(mm_scratch *s, const qn_matrix *m, uint32_t n0, uint32_
 }
 
 /* acc = r(acc + r(x*w)), k ascending; float32: products and sums are rounded once each. */
-LANES_INLINE void chain(float *acc, const float (*w)[BLOCK], const float *x, uint32_t n, const qn_dtype t)
+LANES_INLINE void chain(float *acc, const float (*w)[BLOCK], const float *x, uint32_t n,
+                        const qn_dtype t)
 {
     lanes a[VECS];
     for (int j = 0; j < VECS; j++) a[j] = load(acc + j * LANES);
@@ -336,8 +338,8 @@ static void finish(const qn_ref_mm *job, const float *acc, uint32_t row, uint32_
 }
 
 /* Rows [r0, r1) of the block. Dense sums are float32 for every type. */
-LANES_INLINE void mm_rows(const qn_ref_mm *job, uint32_t n0, uint32_t r0, uint32_t r1, mm_scratch *s,
-                          const qn_dtype t)
+LANES_INLINE void mm_rows(const qn_ref_mm *job, uint32_t n0, uint32_t r0, uint32_t r1,
+                          mm_scratch *s, const qn_dtype t)
 {
     const qn_matrix *m = job->m;
     uint32_t n_rows = m->n_out - n0 < BLOCK ? m->n_out - n0 : BLOCK;
@@ -375,7 +377,8 @@ void QN_ISA(qn_ref_mm)(const qn_ref_mm *job, uint32_t n0, void *scratch)
 enum { TILE_VECS = 16 / LANES };
 
 /* n tiles at once, so that several sums are under way. */
-LANES_INLINE void score_tiles(float *s, const float *q, const float *k, uint32_t d, const uint32_t n)
+LANES_INLINE void score_tiles(float *s, const float *q, const float *k, uint32_t d,
+                              const uint32_t n)
 {
     lanes a[4 * TILE_VECS];
     for (uint32_t j = 0; j < n * TILE_VECS; j++) a[j] = all(0.0f);
@@ -403,12 +406,14 @@ LANES_INLINE void add_columns(float *acc, const float *p, const float *v, uint32
     for (uint32_t j = 0; j < vecs; j++) a[j] = load(acc + j * LANES);
     for (uint32_t i = 0; i < n; i++) {
         lanes pi = all(p[i]);
-        for (uint32_t j = 0; j < vecs; j++) a[j] = a[j] + pi * load(v + (size_t)i * cols + j * LANES);
+        for (uint32_t j = 0; j < vecs; j++)
+            a[j] = a[j] + pi * load(v + (size_t)i * cols + j * LANES);
     }
     for (uint32_t j = 0; j < vecs; j++) store(acc + j * LANES, a[j]);
 }
 
-void QN_ISA(qn_ref_add_values)(float *acc, const float *p, const float *v, uint32_t n, uint32_t cols)
+void QN_ISA(qn_ref_add_values)(float *acc, const float *p, const float *v, uint32_t n,
+                               uint32_t cols)
 {
     uint32_t c = 0;
     for (; c + BLOCK <= cols; c += BLOCK) add_columns(acc + c, p, v + c, n, cols, VECS);

@@ -62,8 +62,14 @@ static void softcap_values(const job *j, float *v, uint32_t n)
     for (uint32_t i = 0; i < n; i++) v[i] = qn_ref_softcap_of(v[i], j->s, j->a.dtype);
 }
 
-static void act_rows(const void *arg, uint32_t r0, uint32_t r1) { unary_rows(arg, r0, r1, act_values); }
-static void scale_rows(const void *arg, uint32_t r0, uint32_t r1) { unary_rows(arg, r0, r1, scale_values); }
+static void act_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    unary_rows(arg, r0, r1, act_values);
+}
+static void scale_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    unary_rows(arg, r0, r1, scale_values);
+}
 
 static void softcap_rows(const void *arg, uint32_t r0, uint32_t r1)
 {
@@ -80,8 +86,14 @@ static qn_tensor unary(qn_run *r, qn_tensor x, job j, qn_ref_rows_fn fn)
     return j.y;
 }
 
-qn_tensor qn_ref_act(qn_run *r, qn_tensor x, qn_act kind) { return unary(r, x, (job){.act = kind}, act_rows); }
-qn_tensor qn_ref_scale(qn_run *r, qn_tensor x, float s) { return unary(r, x, (job){.s = s}, scale_rows); }
+qn_tensor qn_ref_act(qn_run *r, qn_tensor x, qn_act kind)
+{
+    return unary(r, x, (job){.act = kind}, act_rows);
+}
+qn_tensor qn_ref_scale(qn_run *r, qn_tensor x, float s)
+{
+    return unary(r, x, (job){.s = s}, scale_rows);
+}
 
 qn_tensor qn_ref_softcap(qn_run *r, qn_tensor x, float cap)
 {
@@ -149,7 +161,11 @@ qn_tensor qn_ref_glu(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind)
     qn_check(gate.rows == up.rows && gate.cols == up.cols);
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     qn_dtype t = qn_ref_promote(gate.dtype, up.dtype);
-    job j = {.ref = c->ref, .y = qn_ref_take(c, gate.rows, gate.cols, t), .a = gate, .b = up, .act = kind};
+    job j = {.ref = c->ref,
+             .y = qn_ref_take(c, gate.rows, gate.cols, t),
+             .a = gate,
+             .b = up,
+             .act = kind};
     qn_ref_rows(c, glu_rows, &j, gate.rows, gate.cols);
     return j.y;
 }
@@ -188,7 +204,10 @@ static void copy_values(const job *j, float *v, uint32_t n)
     (void)n; /* unary_rows rounds to the result's type */
 }
 
-static void copy_rows(const void *arg, uint32_t r0, uint32_t r1) { unary_rows(arg, r0, r1, copy_values); }
+static void copy_rows(const void *arg, uint32_t r0, uint32_t r1)
+{
+    unary_rows(arg, r0, r1, copy_values);
+}
 
 static qn_tensor cast(qn_run *r, qn_tensor x, qn_dtype t)
 {
@@ -200,7 +219,10 @@ static qn_tensor cast(qn_run *r, qn_tensor x, qn_dtype t)
 }
 
 qn_tensor qn_ref_widen(qn_run *r, qn_tensor x) { return cast(r, x, QN_F32); }
-qn_tensor qn_ref_cast_like(qn_run *r, qn_tensor x, qn_tensor like) { return cast(r, x, like.dtype); }
+qn_tensor qn_ref_cast_like(qn_run *r, qn_tensor x, qn_tensor like)
+{
+    return cast(r, x, like.dtype);
+}
 
 qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts)
 {

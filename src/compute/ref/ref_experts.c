@@ -1,7 +1,7 @@
 /* ref_experts.c - routing, products with stacks of expert matrices, and the weighted sum.
  *
- * MLX chooses experts with argpartition and sums their results in the order it leaves, so that order
- * is the order of the ids here.
+ * MLX chooses experts with argpartition and sums their results in the order it leaves, so that
+ * order is the order of the ids here.
  */
 #include <math.h>
 #include <string.h>
@@ -34,8 +34,8 @@ static void normalize(float *w, uint32_t n, qn_dtype t)
     for (uint32_t i = 0; i < n; i++) w[i] = qn_ref_round(w[i] / sum, t);
 }
 
-static void route_row(const qn_ref_kernels *k, const qn_router *how, float *x, uint32_t n, uint32_t *idx,
-                      float *w, qn_dtype t)
+static void route_row(const qn_ref_kernels *k, const qn_router *how, float *x, uint32_t n,
+                      uint32_t *idx, float *w, qn_dtype t)
 {
     if (how->kind == QN_ROUTE_SOFTMAX_ALL) softmax(k, x, n, t);
     for (uint32_t i = 0; i < n; i++) idx[i] = i;
@@ -135,7 +135,12 @@ void qn_ref_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_ten
     uint32_t block = run->ref->k->block, n_pairs = ids.rows * ids.cols;
     qn_check(n && n <= MAX_PRODUCTS && ids.dtype == QN_U32);
     qn_check(x.rows == ids.rows || x.rows == n_pairs);
-    expert_task t = {.run = run, .x = qn_ref_widen_rows(run, x), .ids = ids, .n = n, .w = w, .y = y,
+    expert_task t = {.run = run,
+                     .x = qn_ref_widen_rows(run, x),
+                     .ids = ids,
+                     .n = n,
+                     .w = w,
+                     .y = y,
                      .share = x.rows == ids.rows ? ids.cols : 1};
     for (size_t i = 0; i < n; i++) {
         const qn_matrix *m = &w[i]->w->m;

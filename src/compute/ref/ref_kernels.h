@@ -13,9 +13,9 @@
 #include "format/quant.h"
 
 enum {
-    QN_REF_STRIP = 128,       /* inputs of a row that are unpacked at a time */
-    QN_REF_MM_ROWS = 32,      /* activation rows that share an unpacked strip */
-    QN_REF_MAX_BLOCK = 64,    /* outputs computed side by side, at most */
+    QN_REF_STRIP = 128,          /* inputs of a row that are unpacked at a time */
+    QN_REF_MM_ROWS = 32,         /* activation rows that share an unpacked strip */
+    QN_REF_MAX_BLOCK = 64,       /* outputs computed side by side, at most */
     QN_REF_MM_SCRATCH = 96 << 10 /* bytes of thread scratch that mm takes */
 };
 
@@ -26,10 +26,10 @@ typedef struct qn_ref_mm {
     const float *bias; /* [n_out] or NULL; added to the sum, before the last rounding */
     bool round_first;  /* round the sum to `type` before the bias as well */
     uint32_t n_rows;
-    qn_dtype type;     /* T of the sum's roundings */
-    qn_dtype y_type;   /* of the result, at least as wide as `type` */
+    qn_dtype type;   /* T of the sum's roundings */
+    qn_dtype y_type; /* of the result, at least as wide as `type` */
     uint8_t *y;
-    uint32_t y_ld;     /* elements */
+    uint32_t y_ld; /* elements */
 } qn_ref_mm;
 
 typedef struct qn_ref_kernels {
@@ -37,8 +37,8 @@ typedef struct qn_ref_kernels {
     bool (*usable)(void); /* cpuid and operating system state */
     uint32_t block;       /* outputs of one call of mm */
 
-    /* Outputs [n0, n0+block) of all rows; scratch has QN_REF_MM_SCRATCH bytes, 64-byte aligned. Thread
-     * safe for disjoint outputs. */
+    /* Outputs [n0, n0+block) of all rows; scratch has QN_REF_MM_SCRATCH bytes, 64-byte aligned.
+     * Thread safe for disjoint outputs. */
     void (*mm)(const qn_ref_mm *job, uint32_t n0, void *scratch);
 
     /* s[i] = q . key i in float32, for n_tiles tiles of [d, 16] keys that follow each other. */
@@ -62,15 +62,15 @@ typedef struct qn_ref_kernels {
 const qn_ref_kernels *qn_ref_pick(const char *isa);
 
 /* The bodies of each variant, as in the table (no failure). */
-#define QN_REF_DECLARE(isa)                                                                        \
-    void qn_ref_mm_##isa(const qn_ref_mm *job, uint32_t n0, void *scratch);                        \
-    void qn_ref_scores_##isa(float *s, const float *q, const float *k, uint32_t d,                 \
-                             uint32_t n_tiles);                                                    \
-    void qn_ref_add_values_##isa(float *acc, const float *p, const float *v, uint32_t n,           \
-                                 uint32_t cols);                                                   \
-    void qn_ref_exp_shifted_##isa(float *e, const float *s, uint32_t n, float shift);              \
-    void qn_ref_round_##isa(float *x, qn_dtype t, uint32_t n);                                     \
-    void qn_ref_widen_##isa(float *dst, const void *src, qn_dtype t, uint32_t n);                  \
+#define QN_REF_DECLARE(isa)                                                              \
+    void qn_ref_mm_##isa(const qn_ref_mm *job, uint32_t n0, void *scratch);              \
+    void qn_ref_scores_##isa(float *s, const float *q, const float *k, uint32_t d,       \
+                             uint32_t n_tiles);                                          \
+    void qn_ref_add_values_##isa(float *acc, const float *p, const float *v, uint32_t n, \
+                                 uint32_t cols);                                         \
+    void qn_ref_exp_shifted_##isa(float *e, const float *s, uint32_t n, float shift);    \
+    void qn_ref_round_##isa(float *x, qn_dtype t, uint32_t n);                           \
+    void qn_ref_widen_##isa(float *dst, const void *src, qn_dtype t, uint32_t n);        \
     void qn_ref_narrow_##isa(void *dst, qn_dtype t, const float *src, uint32_t n);
 QN_REF_DECLARE(portable)
 QN_REF_DECLARE(avx2)

@@ -1,4 +1,5 @@
-/* ref_kernels_avx2.c - the inner loops of the reference device over the lanes of ref_lanes_avx2.h. */
+/* ref_kernels_avx2.c - the inner loops of the reference device over the lanes of ref_lanes_avx2.h.
+ */
 #include "compute/ref/ref_lanes_avx2.h"
 
 #define QN_ISA(name) name##_avx2

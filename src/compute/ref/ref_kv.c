@@ -61,8 +61,8 @@ static qn_code map_pools(qn_kv *kv, const uint32_t *n_blocks, qn_err *err)
         if (qn_mul_size(kv->block_floats[g] * sizeof(float), n_blocks[g], &bytes))
             return qn_err_set(err, QN_NOMEM, "KV pool of %u blocks is too large", n_blocks[g]);
         if (bytes == 0) continue;
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                       -1, 0);
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED)
             return qn_err_set(err, QN_NOMEM, "out of memory: %zu bytes for the KV cache", bytes);
         kv->pool[g] = p;
@@ -71,7 +71,8 @@ static qn_code map_pools(qn_kv *kv, const uint32_t *n_blocks, qn_err *err)
     kv->state_floats = qn_ref_state_bytes(NULL, &kv->spec) / sizeof(float);
     if (!kv->state_floats || !kv->spec.n_states) return QN_OK;
     kv->states = calloc(kv->spec.n_states, kv->state_floats * sizeof(float));
-    if (!kv->states) return qn_err_set(err, QN_NOMEM, "out of memory: %u state slots", kv->spec.n_states);
+    if (!kv->states)
+        return qn_err_set(err, QN_NOMEM, "out of memory: %u state slots", kv->spec.n_states);
     return QN_OK;
 }
 
@@ -91,7 +92,8 @@ qn_code qn_ref_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_bl
         rc = qn_err_set(err, QN_NOMEM, "out of memory for the KV cache");
         goto fail;
     }
-    if (spec->n_layers) memcpy(kv->spec.layers, spec->layers, spec->n_layers * sizeof *spec->layers);
+    if (spec->n_layers)
+        memcpy(kv->spec.layers, spec->layers, spec->n_layers * sizeof *spec->layers);
     if ((rc = map_pools(kv, n_blocks, err))) goto fail;
     *out = kv;
     return QN_OK;
@@ -117,11 +119,15 @@ static float *block_at(const qn_kv *kv, uint32_t group, uint32_t block)
     return kv->pool[group] + block * kv->block_floats[group];
 }
 
-static size_t block_bytes(const qn_kv *kv, uint32_t group) { return kv->block_floats[group] * sizeof(float); }
+static size_t block_bytes(const qn_kv *kv, uint32_t group)
+{
+    return kv->block_floats[group] * sizeof(float);
+}
 
 void qn_ref_kv_copy(qn_kv *kv, uint32_t group, uint32_t dst, uint32_t src)
 {
-    if (dst != src) memcpy(block_at(kv, group, dst), block_at(kv, group, src), block_bytes(kv, group));
+    if (dst != src)
+        memcpy(block_at(kv, group, dst), block_at(kv, group, src), block_bytes(kv, group));
 }
 
 void qn_ref_kv_read(qn_kv *kv, uint32_t group, uint32_t block, void *host)
@@ -158,12 +164,15 @@ static void write_row(const write_job *w, const qn_item *item, uint32_t row)
     uint32_t pos = item->n_past + (row - item->row0), at = pos % kv->spec.block_tokens;
     float *block = qn_ref_kv_block(kv, item, l->group, pos), head[QN_REF_MAX_HEAD];
     for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-        float *tile = block + p->k + h * p->k_head + (size_t)(at / QN_REF_KEY_TILE) * QN_REF_KEY_TILE * l->d_k;
+        float *tile = block + p->k + h * p->k_head +
+                      (size_t)(at / QN_REF_KEY_TILE) * QN_REF_KEY_TILE * l->d_k;
         kernels->widen(head, qn_ref_at(w->k, row, h * l->d_k), w->k.dtype, l->d_k);
-        for (uint32_t d = 0; d < l->d_k; d++) tile[d * QN_REF_KEY_TILE + at % QN_REF_KEY_TILE] = head[d];
+        for (uint32_t d = 0; d < l->d_k; d++)
+            tile[d * QN_REF_KEY_TILE + at % QN_REF_KEY_TILE] = head[d];
         float *value = block + p->v + h * p->v_head + (size_t)at * p->v_ld;
         kernels->widen(value, qn_ref_at(w->v, row, h * l->d_v), w->v.dtype, l->d_v);
-        memset(value + l->d_v, 0, (p->v_ld - l->d_v) * sizeof *value); /* a reused block has anything */
+        memset(value + l->d_v, 0,
+               (p->v_ld - l->d_v) * sizeof *value); /* a reused block has anything */
     }
 }
 

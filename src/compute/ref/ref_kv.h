@@ -27,7 +27,7 @@ struct qn_kv {
     float *pool[QN_MAX_KV_GROUPS];
     size_t block_floats[QN_MAX_KV_GROUPS], pool_bytes[QN_MAX_KV_GROUPS];
     uint32_t n_blocks[QN_MAX_KV_GROUPS];
-    float *states;       /* [n_states] slots of state_floats; ref_recurrent.c has the layout */
+    float *states; /* [n_states] slots of state_floats; ref_recurrent.c has the layout */
     size_t state_floats;
 };
 

@@ -1,5 +1,5 @@
-/* ref_lanes_avx512.h - 16 lanes in one AVX-512 register. ref_lanes_portable.h says what each function
- * does. Included only by *_avx512.c, which are compiled for that instruction set. */
+/* ref_lanes_avx512.h - 16 lanes in one AVX-512 register. ref_lanes_portable.h says what each
+ * function does. Included only by *_avx512.c, which are compiled for that instruction set. */
 #ifndef QN_COMPUTE_REF_LANES_H
 #define QN_COMPUTE_REF_LANES_H
 
@@ -24,7 +24,8 @@ LANES_INLINE lanes lanes_fma(lanes a, lanes b, lanes c)
 
 LANES_INLINE void lanes_store_f16(uint16_t *p, lanes x)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256((__m256i *)(void *)p,
+                        _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
 }
 
 LANES_INLINE lanes lanes_load_f16(const uint16_t *p)

@@ -1,5 +1,5 @@
-/* ref_lanes_portable.h - four lanes in plain C: the definition of what the other ref_lanes_ISA.h do.
- * Included only by *_portable.c, before ref_body.h. */
+/* ref_lanes_portable.h - four lanes in plain C: the definition of what the other ref_lanes_ISA.h
+ * do. Included only by *_portable.c, before ref_body.h. */
 #ifndef QN_COMPUTE_REF_LANES_H
 #define QN_COMPUTE_REF_LANES_H
 

@@ -14,7 +14,8 @@ typedef struct norm {
 } norm;
 
 /* sum of (x - shift)^power over a run of n elements from column c0. */
-static float sum_powers(const norm *o, uint32_t row, uint32_t c0, uint32_t n, float shift, int power)
+static float sum_powers(const norm *o, uint32_t row, uint32_t c0, uint32_t n, float shift,
+                        int power)
 {
     float v[CHUNK], sum = 0.0f;
     for (uint32_t c = 0; c < n; c += CHUNK) {
@@ -80,7 +81,8 @@ static qn_tensor run_norm(qn_run *r, qn_tensor x, qn_tensor weight, qn_tensor bi
     qn_dtype t = x.dtype;
     if (weight.addr) t = qn_ref_promote(t, weight.dtype);
     if (bias.addr) t = qn_ref_promote(t, bias.dtype);
-    norm o = {.k = c->ref->k, .y = qn_ref_take(c, x.rows, x.cols, t), .x = x, .width = width, .eps = eps};
+    norm o = {
+        .k = c->ref->k, .y = qn_ref_take(c, x.rows, x.cols, t), .x = x, .width = width, .eps = eps};
     size_t to = c->used;
     o.weight = qn_ref_vector(c, weight, width);
     o.bias = qn_ref_vector(c, bias, width);

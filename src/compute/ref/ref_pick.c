@@ -3,9 +3,9 @@
 
 #include "compute/ref/ref_kernels.h"
 
-#define BODIES(isa)                                                                                \
-    .mm = qn_ref_mm_##isa, .scores = qn_ref_scores_##isa, .add_values = qn_ref_add_values_##isa,   \
-    .exp_shifted = qn_ref_exp_shifted_##isa, .round = qn_ref_round_##isa,                          \
+#define BODIES(isa)                                                                              \
+    .mm = qn_ref_mm_##isa, .scores = qn_ref_scores_##isa, .add_values = qn_ref_add_values_##isa, \
+    .exp_shifted = qn_ref_exp_shifted_##isa, .round = qn_ref_round_##isa,                        \
     .widen = qn_ref_widen_##isa, .narrow = qn_ref_narrow_##isa
 
 static bool always(void) { return true; }
@@ -30,16 +30,19 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512bf16");
 }
 
-static const qn_ref_kernels avx512 = {.name = "avx512", .usable = has_avx512, .block = 64, BODIES(avx512)};
+static const qn_ref_kernels avx512 = {
+    .name = "avx512", .usable = has_avx512, .block = 64, BODIES(avx512)};
 static const qn_ref_kernels avx2 = {.name = "avx2", .usable = has_avx2, .block = 32, BODIES(avx2)};
 #endif
 
 static const qn_ref_kernels portable = {
     .name = "portable", .usable = always, .block = 16, BODIES(portable)};
 
-static const qn_ref_kernels *const candidates[] = { /* best first */
+static const qn_ref_kernels *const candidates[] = {
+    /* best first */
 #if defined(__x86_64__)
-    &avx512, &avx2,
+    &avx512,
+    &avx2,
 #endif
     &portable,
 };

@@ -1,8 +1,9 @@
-/* ref_recurrent.c - layers that keep a state: the short convolution and the gated delta rule, as mlx-lm
- * computes them on a CPU: one array operation after the other, float32 states.
+/* ref_recurrent.c - layers that keep a state: the short convolution and the gated delta rule, as
+ * mlx-lm computes them on a CPU: one array operation after the other, float32 states.
  *
- * A slot holds, per recurrent layer, the last K-1 inputs of the convolution [K-1, C] and the state of
- * the delta rule, transposed to [Hv][Dk][Dv]: sums run over Dk, so neighbours are different sums.
+ * A slot holds, per recurrent layer, the last K-1 inputs of the convolution [K-1, C] and the state
+ * of the delta rule, transposed to [Hv][Dk][Dv]: sums run over Dk, so neighbours are different
+ * sums.
  */
 #include <string.h>
 
@@ -10,7 +11,10 @@
 
 /* ---- slots ---- */
 
-static size_t conv_floats(const qn_state_layer *s) { return (size_t)s->conv_width * s->conv_channels; }
+static size_t conv_floats(const qn_state_layer *s)
+{
+    return (size_t)s->conv_width * s->conv_channels;
+}
 static size_t delta_floats(const qn_state_layer *s) { return (size_t)s->n_heads * s->d_v * s->d_k; }
 
 /* Floats of the first n layers. */
@@ -59,7 +63,8 @@ typedef struct conv_job {
 } conv_job;
 
 /* Input t of an item for channel c: its own row, or one that the slot kept (t < 0). */
-static float conv_input(const conv_job *j, const qn_item *it, const float *kept, int64_t t, uint32_t c)
+static float conv_input(const conv_job *j, const qn_item *it, const float *kept, int64_t t,
+                        uint32_t c)
 {
     if (t < 0) return kept[(size_t)(t + j->width) * j->x.cols + c];
     float v;
@@ -67,7 +72,8 @@ static float conv_input(const conv_job *j, const qn_item *it, const float *kept,
     return v;
 }
 
-/* One channel of an item: taps ascending in float32, one rounding, then silu in the result's type. */
+/* One channel of an item: taps ascending in float32, one rounding, then silu in the result's type.
+ */
 static void conv_channel(const conv_job *j, const qn_item *it, const float *kept, uint32_t c)
 {
     const qn_ref_kernels *k = j->run->ref->k;
@@ -86,7 +92,8 @@ static void conv_channel(const conv_job *j, const qn_item *it, const float *kept
 static void keep_inputs(const conv_job *j, const qn_item *it, float *kept, uint32_t c)
 {
     for (uint32_t i = 0; i < j->width; i++)
-        kept[(size_t)i * j->x.cols + c] = conv_input(j, it, kept, (int64_t)it->n_new - j->width + i, c);
+        kept[(size_t)i * j->x.cols + c] = conv_input(j, it, kept, (int64_t)it->n_new - j->width + i,
+                                                     c);
 }
 
 /* "Rows" of this task are channels. */
@@ -117,13 +124,15 @@ qn_tensor qn_ref_conv(qn_run *r, uint32_t layer, qn_tensor x, qn_tensor w)
 
 /* ---- gated delta rule ---- */
 
-/* exp(-exp(a_log) * softplus(a + dt_bias)): the softplus in the promoted type, the rest in float32. */
+/* exp(-exp(a_log) * softplus(a + dt_bias)): the softplus in the promoted type, the rest in float32.
+ */
 qn_tensor qn_ref_decay(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bias)
 {
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     qn_tensor y = qn_ref_take(c, a.rows, a.cols, QN_F32);
     size_t to = c->used;
-    const float *log_decay = qn_ref_vector(c, a_log, a.cols), *bias = qn_ref_vector(c, dt_bias, a.cols);
+    const float *log_decay = qn_ref_vector(c, a_log, a.cols),
+                *bias = qn_ref_vector(c, dt_bias, a.cols);
     qn_dtype t = qn_ref_promote(a.dtype, dt_bias.dtype);
     for (uint32_t row = 0; row < a.rows; row++) {
         float *out = (float *)(void *)qn_ref_at(y, row, 0);
@@ -197,12 +206,13 @@ static void delta_part(void *arg, uint32_t part, uint32_t thread)
     }
 }
 
-qn_tensor qn_ref_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v, qn_tensor g,
-                       qn_tensor beta)
+qn_tensor qn_ref_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v,
+                       qn_tensor g, qn_tensor beta)
 {
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     const qn_state_layer *s = &r->kv->spec.layers[layer].state;
-    qn_check(s->n_heads && v.cols == s->n_heads * s->d_v && q.cols == k.cols && k.cols % s->d_k == 0);
+    qn_check(s->n_heads && v.cols == s->n_heads * s->d_v && q.cols == k.cols &&
+             k.cols % s->d_k == 0);
     qn_check(s->d_v <= QN_REF_MAX_HEAD && s->d_k <= QN_REF_MAX_HEAD);
     delta_job j = {c, layer, q, k, v, g, beta, qn_ref_take(c, v.rows, v.cols, q.dtype)};
     qn_pool_run(c->ref->pool, delta_part, &j, r->batch->n_items * s->n_heads);

@@ -1,5 +1,5 @@
-/* ref_rope.c - rotary embedding. Cosines and sines of a step's positions are made in float32 once per
- * description, then rounded to the type of what they rotate. */
+/* ref_rope.c - rotary embedding. Cosines and sines of a step's positions are made in float32 once
+ * per description, then rounded to the type of what they rotate. */
 #include <math.h>
 #include <string.h>
 
@@ -10,14 +10,15 @@ struct qn_rope {
     float *inv; /* [dims/2] */
 };
 
-qn_code qn_ref_rope_new(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions, qn_rope **out,
-                        qn_err *err)
+qn_code qn_ref_rope_new(qn_device *d, const qn_rope_desc *desc, uint32_t max_positions,
+                        qn_rope **out, qn_err *err)
 {
     (void)max_positions; /* any float32 position works */
     *out = NULL;
     if (desc->dims % 2 || desc->dims == 0 || desc->dims > QN_REF_MAX_HEAD)
-        return qn_err_set(err, QN_INVALID, "rotary dimensions %u: an even number from 2 to %d is needed",
-                          desc->dims, QN_REF_MAX_HEAD);
+        return qn_err_set(err, QN_INVALID,
+                          "rotary dimensions %u: an even number from 2 to %d is needed", desc->dims,
+                          QN_REF_MAX_HEAD);
     if (!desc->freqs && !(desc->base > 0 && isfinite(desc->base)))
         return qn_err_set(err, QN_INVALID, "rotary base %g: a positive number is needed",
                           (double)desc->base);
@@ -118,6 +119,7 @@ void qn_ref_rope(qn_run *r, qn_tensor x, uint32_t d_head, const qn_rope *rope)
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     qn_check(x.rows == r->batch->n_tokens && d_head && x.cols % d_head == 0);
     qn_check(rope->desc.dims <= d_head);
-    rope_job j = {.k = c->ref->k, .rope = rope, .table = step_table(c, rope), .x = x, .d_head = d_head};
+    rope_job j = {
+        .k = c->ref->k, .rope = rope, .table = step_table(c, rope), .x = x, .d_head = d_head};
     qn_ref_rows(c, rotate_rows, &j, x.rows, x.cols);
 }

@@ -1,4 +1,5 @@
-/* ref_weights.c - loading: matrices are used where the file's mapping has them, vectors are copied. */
+/* ref_weights.c - loading: matrices are used where the file's mapping has them, vectors are copied.
+ */
 #include <string.h>
 
 #include "compute/ref/ref.h"
@@ -9,7 +10,8 @@ static size_t matrix_bytes(const qn_matrix *m)
     if (m->spec.mode == QN_Q_NONE) return rows * m->n_in * qn_dtype_size(m->dtype);
     size_t groups = rows * (m->n_in / m->spec.group_size);
     bool affine = m->spec.mode == QN_Q_AFFINE;
-    return rows * qn_qrow_bytes(&m->spec, m->n_in) + groups * (affine ? 2 * qn_dtype_size(m->dtype) : 1);
+    return rows * qn_qrow_bytes(&m->spec, m->n_in) +
+           groups * (affine ? 2 * qn_dtype_size(m->dtype) : 1);
 }
 
 static qn_code check_matrix(const qn_matrix_src *src, qn_err *err)
@@ -18,8 +20,9 @@ static qn_code check_matrix(const qn_matrix_src *src, qn_err *err)
     qn_code rc = qn_qspec_check(&m->spec, m->n_in, err);
     if (rc) return qn_err_prefix(err, "%s", src->path);
     if (m->dtype != QN_F32 && m->dtype != QN_F16 && m->dtype != QN_BF16)
-        return qn_err_set(err, QN_UNSUPPORTED, "%s: weights of type %s; F32, F16 and BF16 can be computed",
-                          src->path, qn_dtype_name(m->dtype));
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "%s: weights of type %s; F32, F16 and BF16 can be computed", src->path,
+                          qn_dtype_name(m->dtype));
     return QN_OK;
 }
 
@@ -27,7 +30,8 @@ static qn_code check_matrix(const qn_matrix_src *src, qn_err *err)
 static qn_code fill_act_table(qn_ref *ref, qn_dtype t, qn_err *err)
 {
     if (t == QN_F32 || ref->table_type == t) return QN_OK;
-    if (!ref->act_table) ref->act_table = qn_arena_take(&ref->arena, QN_REF_N_ACTS << 16, sizeof(uint16_t));
+    if (!ref->act_table)
+        ref->act_table = qn_arena_take(&ref->arena, QN_REF_N_ACTS << 16, sizeof(uint16_t));
     if (!ref->act_table) return qn_err_set(err, QN_NOMEM, "out of memory for the reference device");
     for (uint32_t kind = 0; kind < QN_REF_N_ACTS; kind++) {
         uint16_t *table = ref->act_table + ((size_t)kind << 16);
@@ -70,12 +74,15 @@ qn_code qn_ref_upload(qn_device *d, const void *data, qn_dtype t, uint32_t rows,
     size_t n, bytes;
     *out = (qn_tensor){0};
     if (t != QN_F32 && t != QN_F16 && t != QN_BF16)
-        return qn_err_set(err, QN_UNSUPPORTED, "a tensor of type %s; F32, F16 and BF16 can be computed",
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "a tensor of type %s; F32, F16 and BF16 can be computed",
                           qn_dtype_name(t));
     void *p = NULL;
     if (!qn_mul_size(rows, cols, &n) && !qn_mul_size(n, qn_dtype_size(t), &bytes))
         p = qn_arena_take(&((qn_ref *)(void *)d)->arena, bytes ? bytes : 1, 1);
-    if (!p) return qn_err_set(err, QN_NOMEM, "out of memory for a tensor of %u x %u elements", rows, cols);
+    if (!p)
+        return qn_err_set(err, QN_NOMEM, "out of memory for a tensor of %u x %u elements", rows,
+                          cols);
     memcpy(p, data, bytes);
     *out = (qn_tensor){(uintptr_t)p, t, rows, cols, cols};
     return QN_OK;
