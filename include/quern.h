@@ -35,11 +35,14 @@ typedef struct quern_gen quern_gen;
 
 /* How a model is opened. Zero means the default of each field. */
 typedef struct quern_open_options {
-    const char *device;     /* "cpu" */
+    const char *device;     /* "cpu"; l1 chooses "ref" */
     uint32_t n_threads;     /* 0: the physical cores */
     uint32_t max_rows;      /* generations that run at once; 0: 8 */
     uint32_t max_positions; /* longest prompt + reply in tokens; 0: the model's own */
     int no_panel_cache;     /* do not keep a derived weights file in the cache folder */
+    int l1; /* the tokens of mlx-lm on MLX's CPU backend, bit for bit, for comparisons. That reference
+             * sums in bfloat16: replies are worse than the default's, and slower. A seed acts as one
+             * that is set right before the generation. */
 } quern_open_options;
 
 /* What a generation asks for. Zero means the default: greedy, 256 tokens. */

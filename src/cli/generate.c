@@ -153,21 +153,25 @@ static bool show(void *ctx, const char *text, size_t n)
 static qn_code answer(const qn_args *args, const qn_session *s, const qn_buf *prompt, screen *sc, qn_answer *a,
                       qn_err *err)
 {
-    qn_ids ids = {0}, eos = {0};
+    qn_ids ids = {0}, eos = {0}, special = {0};
     qn_code rc = read_eos(args, s, &eos, err);
+    if (!rc) rc = qn_xtc_special(s, &eos, &special, err);
     if (!rc) rc = encode(args, s, prompt, &ids, err);
     if (!rc) {
         qn_request req = {.prompt = ids.data, .n_prompt = ids.len, .eos = eos.data, .n_eos = eos.len,
                           .max_tokens = (uint32_t)qn_arg_int(args, "max-tokens"),
                           .sampling = qn_sampling_read(args, NULL)};
-        req.sampling.special = eos.data;
-        req.sampling.n_special = eos.len;
+        req.sampling.special = special.data;
+        req.sampling.n_special = special.len;
+        /* mlx_lm.generate seeds before it builds the model. */
+        req.sampling.exact_splits = s->loaded->model->info.n_init_draws;
         const char *prefill = qn_arg_str(args, "prefill-response");
         if (prefill && *prefill) show(sc, prefill, strlen(prefill)), sc->first_ms = 0;
         rc = qn_generate(s, &req, show, sc, false, a, err);
     }
     qn_ids_release(&ids);
     qn_ids_release(&eos);
+    qn_ids_release(&special);
     return rc;
 }
 

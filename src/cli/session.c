@@ -16,7 +16,11 @@ enum { WAIT_MS = 50 }; /* how long a signal may go unseen */
 const qn_opt qn_opts_device[] = {
     {.name = "threads", .kind = QN_OPT_INT, .min = 1, .max = 1024, .env = "THREADS",
      .help = "worker threads; without it: one for each core this process may use"},
-    {.name = "device", .kind = QN_OPT_STR, .arg = "NAME", .env = "DEVICE", .help = "where to compute: cpu"},
+    {.name = "device", .kind = QN_OPT_STR, .arg = "NAME", .env = "DEVICE",
+     .help = "where to compute: cpu, or ref, which --l1 is short for"},
+    {.name = "l1", .kind = QN_OPT_BOOL,
+     .help = "the tokens and logits of mlx-lm on MLX's CPU backend, bit for bit: for comparisons. That reference "
+             "sums bfloat16 products in bfloat16, so replies are worse than the default's, and slower"},
     {.name = "isa", .kind = QN_OPT_ENUM, .choices = "avx512|avx2|portable",
      .help = "instruction set of the CPU device; without it: the best there is"},
     {.name = "act", .kind = QN_OPT_ENUM, .choices = "int16|int8",
@@ -52,7 +56,6 @@ const qn_opt qn_opts_sampling[] = {
 };
 
 const qn_opt qn_opts_refused[] = {
-    {.name = "l1", .kind = QN_OPT_BOOL, .refused = "the tier with mlx-lm's bits", .hidden = true},
     {.name = "l2", .kind = QN_OPT_BOOL, .refused = "tiers other than the default", .hidden = true},
     {.name = "kv-quant", .kind = QN_OPT_STR, .refused = "a quantized KV cache", .hidden = true},
     {.name = "kv-bits", .kind = QN_OPT_INT, .refused = "a quantized KV cache", .hidden = true},
@@ -84,6 +87,7 @@ qn_device_opts qn_device_opts_read(const qn_args *args)
     const char *act = qn_arg_str(args, "act");
     qn_device_opts o = {.name = qn_arg_str(args, "device"), .n_threads = (uint32_t)qn_arg_int(args, "threads"),
                         .isa = qn_arg_str(args, "isa")};
+    if (qn_arg_bool(args, "l1")) o.name = "ref";
     if (act) o.act = !strcmp(act, "int8") ? QN_ACT_INT8 : QN_ACT_INT16;
     return o;
 }
@@ -156,6 +160,12 @@ qn_sampling qn_sampling_read(const qn_args *args, const qn_folder *folder)
         .has_seed = qn_arg_given(args, "seed"),
         .seed = (uint64_t)qn_arg_int(args, "seed"),
     };
+}
+
+qn_code qn_xtc_special(const qn_session *s, const qn_ids *eos, qn_ids *out, qn_err *err)
+{
+    qn_ids_put(out, eos->data, eos->len);
+    return qn_tokenizer_encode(s->loaded->tok, "\n", 1, QN_ENCODE_ADD_SPECIAL, out, err);
 }
 
 /* ---- one request ---- */

@@ -13,7 +13,7 @@
 #include "engine/loaded.h"
 #include "store/models.h"
 
-/* --threads, --device, --context-length and what belongs to opening a model. */
+/* --threads, --device, --l1, --context-length and what belongs to opening a model. */
 extern const qn_opt qn_opts_device[];
 
 /* --temperature, --top-p and the other sampling options. */
@@ -44,6 +44,10 @@ qn_device_opts qn_device_opts_read(const qn_args *args);
 /* The sampling options of the command line over those of generation_config.json (`folder`; NULL: not
  * asked). top_p of 0, or 1 and more, is off (no failure). */
 qn_sampling qn_sampling_read(const qn_args *args, const qn_folder *folder);
+
+/* The ids that xtc never removes, as in mlx_lm: end-of-text ids and those of a newline, appended to `out`
+ * (released by the caller). Errors: QN_NOMEM. */
+qn_code qn_xtc_special(const qn_session *s, const qn_ids *eos, qn_ids *out, qn_err *err);
 
 /* What a generation left behind. */
 typedef struct qn_answer {

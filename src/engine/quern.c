@@ -47,7 +47,8 @@ quern_model *quern_open(const char *folder, const quern_open_options *o, char *e
     if (!o) o = &none;
     qn_err e = {0};
     quern_model *m = calloc(1, sizeof *m);
-    qn_loaded_opts lo = {.device = {.name = o->device, .n_threads = o->n_threads},
+    qn_loaded_opts lo = {.device = {.name = o->l1 ? "ref" : o->device,
+                                        .n_threads = o->n_threads},
                          .no_panel_cache = o->no_panel_cache != 0};
     qn_engine_opts eo = {.max_rows = o->max_rows, .max_positions = o->max_positions};
     if (!m) qn_err_set(&e, QN_NOMEM, "out of memory");
