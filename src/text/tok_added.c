@@ -178,6 +178,21 @@ qn_code tok_added_index(qn_tokenizer *t, qn_err *err)
                : rc;
 }
 
+size_t tok_trie_longest(const tok_trie *trie, tok_str s, uint32_t *index)
+{
+    size_t best = 0;
+    uint32_t node = s.n ? trie->root[(uint8_t)s.s[0]] : 0;
+    for (size_t i = 1; node; i++) {
+        if (trie->nodes[node].token) {
+            best = i;
+            if (index) *index = trie->nodes[node].token - 1;
+        }
+        if (i == s.n) break;
+        node = tok_trie_step(trie, trie->nodes[node].child, (uint8_t)s.s[i]);
+    }
+    return best;
+}
+
 const tok_added *tok_trie_next(const tok_trie *trie, const qn_tokenizer *t, tok_str text,
                                size_t from, size_t *start, size_t *end)
 {

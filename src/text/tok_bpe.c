@@ -126,6 +126,47 @@ static qn_code parse_merges(qn_tokenizer *t, const json_t *merges, qn_err *err)
     return rc;
 }
 
+/* Add the pairs that make token `id`; they are only counted while there is no table. */
+static size_t add_splits(const tok_model *m, tok_merge *table, uint32_t id, uint32_t rank,
+                         const bool *no_part)
+{
+    tok_str s = tok_vocab_token(&m->vocab, id);
+    size_t n = 0;
+    for (size_t i = 1; i < s.n; i++) {
+        if (((unsigned char)s.s[i] & 0xC0) == 0x80) continue;
+        uint32_t a = tok_vocab_find(&m->vocab, s.s, i);
+        uint32_t b = tok_vocab_find(&m->vocab, s.s + i, s.n - i);
+        if (a == QN_NO_TOKEN || b == QN_NO_TOKEN || (no_part && (no_part[a] || no_part[b]))) continue;
+        if (table) table[merge_slot(table, m->merge_mask, a, b)] = (tok_merge){a, b, rank, id};
+        n++;
+    }
+    return n;
+}
+
+qn_code tok_bpe_merges_of_vocab(qn_tokenizer *t, const uint32_t *ranks, const bool *no_part,
+                                qn_err *err)
+{
+    tok_model *m = &t->model;
+    size_t n = 0, cap = 16;
+    for (uint32_t id = 0; id < m->vocab.n_ids; id++) {
+        if (!m->hidden || !m->hidden[id]) n += add_splits(m, NULL, id, 0, no_part);
+        if (n > TOK_MAX_MERGES) {
+            return qn_err_set(err, QN_LIMIT, "tokenizer: the tokens make more than %d merges",
+                              TOK_MAX_MERGES);
+        }
+    }
+    while (cap < n * 2) cap *= 2;
+    tok_merge *table = t->owned[3] = malloc(cap * sizeof *table);
+    if (!table) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory for the merges");
+    for (size_t i = 0; i < cap; i++) table[i].left = QN_NO_TOKEN;
+    m->merges = table;
+    m->merge_mask = (uint32_t)cap - 1;
+    for (uint32_t id = 0; id < m->vocab.n_ids; id++) {
+        if (!m->hidden || !m->hidden[id]) add_splits(m, table, id, ranks ? ranks[id] : id, no_part);
+    }
+    return QN_OK;
+}
+
 qn_code tok_parse_bpe(qn_tokenizer *t, const json_t *model, qn_err *err)
 {
     tok_model *m = &t->model;
@@ -203,7 +244,7 @@ qn_code tok_bpe_prepare(qn_tokenizer *t, qn_err *err)
         last->raw = true;
         m->raw_bytes = true;
     }
-    m->space_boundary = !m->raw_bytes && !affixes && !m->ignore_merges && space_is_boundary(m);
+    m->space_boundary = !m->raw_bytes && !m->user.n && !affixes && !m->ignore_merges && space_is_boundary(m);
     for (unsigned b = 0; b < 256; b++) {
         char s[8];
         qn_buf c = {0};
@@ -268,10 +309,14 @@ static qn_code split_symbols(const tok_model *m, tok_scratch *sc, tok_str piece,
     *n = 0;
     for (size_t i = 0; i < piece.n && ok;) {
         unsigned cp;
-        size_t k = m->raw_bytes ? 1 : qn_utf8_decode(piece.s + i, piece.n - i, &cp);
+        uint32_t user = QN_NO_TOKEN;
+        size_t k = tok_trie_longest(&m->user, (tok_str){piece.s + i, piece.n - i}, &user);
+        if (!k) k = m->raw_bytes ? 1 : qn_utf8_decode(piece.s + i, piece.n - i, &cp);
         tok_str c = {piece.s + i, k};
-        uint32_t id =
-            m->raw_bytes ? m->byte_id[(uint8_t)*c.s] : char_id(m, sc, c, i == 0, i + k == piece.n);
+        uint32_t id = user != QN_NO_TOKEN ? user
+                      : m->raw_bytes      ? m->byte_id[(uint8_t)*c.s]
+                                          : char_id(m, sc, c, i == 0, i + k == piece.n);
+        if (m->hidden && id != QN_NO_TOKEN && m->hidden[id]) id = QN_NO_TOKEN;
         i += k;
         if (id != QN_NO_TOKEN) {
             if (unk) ok = add_symbol(sc, n, m->unk);

@@ -149,8 +149,8 @@ static size_t cluster_end(tok_str s, size_t from)
     size_t i = from + qn_utf8_decode(s.s + from, s.n - from, &before);
     while (i < s.n) {
         size_t k = qn_utf8_decode(s.s + i, s.n - i, &cp);
-        bool ends = utf8proc_grapheme_break_stateful((utf8proc_int32_t)before,
-                                                     (utf8proc_int32_t)cp, &state);
+        bool ends = utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)cp,
+                                                     &state);
         if (ends && (before < ' ' || !extends(cp))) break;
         before = cp;
         i += k;

@@ -112,7 +112,8 @@ extern const char tok_pattern_gpt2[]; /* the pattern of ByteLevel's use_regex */
 
 typedef enum tok_norm_kind {
     NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_LOWERCASE,
-    NORM_STRIP, NORM_STRIP_ACCENTS, NORM_BERT, NORM_PRECOMPILED, NORM_BYTE_LEVEL, NORM_NMT
+    NORM_STRIP, NORM_STRIP_ACCENTS, NORM_BERT, NORM_PRECOMPILED, NORM_BYTE_LEVEL, NORM_NMT,
+    NORM_SPM
 } tok_norm_kind;
 
 typedef struct tok_charsmap {
@@ -128,7 +129,10 @@ typedef struct tok_norm {
     tok_regex re;             /* REPLACE with a regex when re.code is set */
     bool left, right;         /* STRIP */
     bool clean, chinese, strip_accents, lowercase; /* BERT */
-    tok_charsmap map;         /* PRECOMPILED */
+    tok_charsmap map;         /* PRECOMPILED, SPM */
+    bool prefix, suffix;      /* SPM: a space before or behind the text, ... */
+    bool every_section;       /*   also of what follows an added token */
+    bool remove_extra, escape; /* SPM: fewer spaces; as U+2581 */
 } tok_norm;
 
 /* ---- character maps (tok_charsmap.c) ---- */
@@ -216,6 +220,9 @@ typedef struct tok_model {
     uint32_t fallback[256];  /* id of <0xNN> */
     double unk_score;        /* Unigram */
     tok_trie trie;           /* Unigram: every token */
+    bool spm;                /* read from a tokenizer.model: sums are floats */
+    const uint8_t *hidden;   /* [n_ids] or NULL: nonzero for tokens that text never becomes */
+    tok_trie user;           /* user-defined tokens of a tokenizer.model */
     uint32_t max_word_chars; /* WordPiece */
     size_t max_token;        /* bytes of the longest token */
 } tok_model;
@@ -366,6 +373,21 @@ typedef struct tok_entry {
 } tok_entry;
 qn_code tok_vocab_build(qn_tokenizer *t, const tok_entry *entries, size_t n, qn_err *err);
 
+/* Fill the merges with every pair of tokens whose text together is a token. ranks: [n_ids] or NULL,
+ * the id is the rank; no_part: [n_ids] or NULL, tokens that are no part of a pair. */
+qn_code tok_bpe_merges_of_vocab(qn_tokenizer *t, const uint32_t *ranks, const bool *no_part,
+                                qn_err *err);
+
+/* ---- other files (tok_tiktoken.c, tok_spm.c) ---- */
+
+/* Fill the model from the file's bytes; *root gets what a tokenizer.json would say about the rest.
+ * t->config is read. Errors: QN_FORMAT, QN_UNSUPPORTED, QN_LIMIT, QN_NOMEM. */
+qn_code tok_tiktoken_read(qn_tokenizer *t, const void *data, size_t n, json_t **root, qn_err *err);
+qn_code tok_spm_read(qn_tokenizer *t, const void *data, size_t n, json_t **root, qn_err *err);
+/* SentencePiece's own normalizer: NORM_SPM. */
+void tok_spm_normalize(const qn_tokenizer *t, const tok_norm *n, tok_str in, bool origin,
+                       qn_buf *out);
+
 /* ---- the mapped cache (tok_cache.c) ---- */
 
 /* The name of a tokenizer.json: its content's hash. */
@@ -436,6 +458,10 @@ qn_code tok_added_index(qn_tokenizer *t, qn_err *err);
 bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index);
 /* The node for `byte` in the sibling list that starts at `first`, or 0. */
 uint32_t tok_trie_step(const tok_trie *trie, uint32_t first, uint8_t byte);
+
+/* The length of the longest string of the trie that s starts with, 0 if none; *index gets its index.
+ */
+size_t tok_trie_longest(const tok_trie *trie, tok_str s, uint32_t *index);
 
 /* The longest added token at the leftmost position at or after `from`; NULL if none. */
 const tok_added *tok_trie_next(const tok_trie *trie, const qn_tokenizer *t, tok_str text,

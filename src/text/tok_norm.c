@@ -448,6 +448,7 @@ static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *o
     case NORM_BYTE_LEVEL: tok_bytes_to_alphabet(in.s, in.n, out); return QN_OK;
     case NORM_PRECOMPILED: tok_charsmap_run(&n->map, in, out); return QN_OK;
     case NORM_NMT: nmt(in, out); return QN_OK;
+    case NORM_SPM: break; /* tok_norm_run's own */
     case NORM_LOWERCASE:
     case NORM_STRIP_ACCENTS: map_chars(n, in, out); return QN_OK;
     }
@@ -485,7 +486,12 @@ qn_code tok_norm_run(const qn_tokenizer *t, tok_scratch *sc, tok_str in, tok_str
         qn_buf *b = &sc->norm[i & 1];
         size_t stripped = 0;
         qn_buf_clear(b);
-        qn_code rc = run_one(&t->norms[i], sc, in, b, &stripped, err);
+        qn_code rc = QN_OK;
+        if (t->norms[i].kind == NORM_SPM) {
+            tok_spm_normalize(t, &t->norms[i], in, *origin, b);
+        } else {
+            rc = run_one(&t->norms[i], sc, in, b, &stripped, err);
+        }
         if (rc) return rc;
         if (stripped && !is_still_first(t, sc, i, whole, stripped)) *origin = false;
         qn_buf_put(b, "", 0); /* `data` is never NULL behind this */

@@ -73,7 +73,7 @@ qn_code tok_parse_unigram(qn_tokenizer *t, const json_t *model, qn_err *err)
     for (uint32_t id = 0; id < m->vocab.n_ids && !rc; id++) {
         if (m->vocab.scores[id] < lowest) lowest = m->vocab.scores[id];
     }
-    m->unk_score = lowest - 10.0; /* the penalty of an unknown character */
+    if (!m->spm) m->unk_score = lowest - 10.0; /* the penalty of an unknown character */
     for (unsigned b = 0; b < 256 && !rc; b++) {
         char s[8];
         snprintf(s, sizeof s, "<0x%02X>", b);
@@ -81,6 +81,7 @@ qn_code tok_parse_unigram(qn_tokenizer *t, const json_t *model, qn_err *err)
     }
     for (uint32_t id = 0; id < m->vocab.n_ids && !rc; id++) {
         tok_str s = tok_vocab_token(&m->vocab, id);
+        if (m->hidden && m->hidden[id]) continue;
         if (s.n && !tok_trie_add(t, &m->trie, s, id)) {
             rc = qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the vocabulary");
         }
@@ -90,8 +91,16 @@ qn_code tok_parse_unigram(qn_tokenizer *t, const json_t *model, qn_err *err)
 
 /* ---- the best path ---- */
 
-static void offer(node *best, size_t end, size_t start, double score, uint32_t id)
+/* SentencePiece adds and compares floats. */
+static double rounded(const tok_model *m, double score)
 {
+    return m->spm ? (double)(float)score : score;
+}
+
+static void offer(const tok_model *m, node *best, size_t end, size_t start, double score,
+                  uint32_t id)
+{
+    score = rounded(m, score);
     if (best[end].start != NO_START && !(score > best[end].score)) return;
     best[end] = (node){score, (int32_t)start, id};
 }
@@ -104,7 +113,7 @@ static bool offer_tokens(const tok_model *m, tok_str s, size_t at, size_t char_l
     for (size_t end = at + 1; n; end++) {
         const tok_trie_node *tn = &m->trie.nodes[n];
         if (tn->token) {
-            offer(best, end, at, m->vocab.scores[tn->token - 1] + best[at].score, tn->token - 1);
+            offer(m, best, end, at, m->vocab.scores[tn->token - 1] + best[at].score, tn->token - 1);
             single |= end - at == char_len;
         }
         if (end == s.n) break;
@@ -127,7 +136,7 @@ static qn_code find_path(const tok_model *m, tok_str s, node *best, qn_err *err)
         unsigned cp;
         size_t k = qn_utf8_decode(s.s + i, s.n - i, &cp);
         if (!offer_tokens(m, s, i, k, best)) {
-            double score = m->unk_score + best[i].score;
+            double score = rounded(m, m->unk_score + best[i].score);
             if (best[i + k].start == NO_START || score > best[i + k].score) {
                 if (m->unk == QN_NO_TOKEN) return no_unk(err);
                 best[i + k] = (node){score, (int32_t)i, m->unk};
@@ -138,9 +147,10 @@ static qn_code find_path(const tok_model *m, tok_str s, node *best, qn_err *err)
     return QN_OK;
 }
 
-static qn_code put_token(const tok_model *m, tok_str s, qn_ids *out, qn_err *err)
+static qn_code put_token(const tok_model *m, tok_str s, uint32_t found, qn_ids *out, qn_err *err)
 {
-    uint32_t id = tok_vocab_find(&m->vocab, s.s, s.n);
+    uint32_t id = m->spm ? found : tok_vocab_find(&m->vocab, s.s, s.n);
+    if (m->spm && id == m->unk) id = QN_NO_TOKEN;
     bool bytes = id == QN_NO_TOKEN && m->byte_fallback;
     for (size_t i = 0; i < s.n && bytes; i++) bytes = m->fallback[(uint8_t)s.s[i]] != QN_NO_TOKEN;
     if (bytes) {
@@ -179,7 +189,7 @@ qn_code tok_unigram_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece
     }
     for (size_t at = 0; at < piece.n && !rc; at = next) {
         next = (size_t)best[at].score;
-        rc = put_token(m, (tok_str){piece.s + at, next - at}, out, err);
+        rc = put_token(m, (tok_str){piece.s + at, next - at}, best[next].id, out, err);
     }
     return rc;
 }

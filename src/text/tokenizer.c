@@ -95,15 +95,41 @@ static qn_code read_json(qn_tokenizer *t, const char *json, size_t n, bool cache
     return rc;
 }
 
-static qn_code open_bytes(qn_tokenizer **out, const char *json, size_t n, const char *config,
-                          size_t n_config, bool cache, qn_err *err)
+typedef enum source_kind { SOURCE_JSON, SOURCE_SPM, SOURCE_TIKTOKEN } source_kind;
+
+typedef struct source {
+    source_kind kind;
+    const char *data, *config; /* config NULL: none */
+    size_t n, n_config;
+    bool cache;
+} source;
+
+/* From a file that is not JSON: the reader says the rest of the pipeline as JSON. */
+static qn_code read_other(qn_tokenizer *t, const source *s, qn_err *err)
+{
+    json_t *root = NULL;
+    if (s->n > TOK_MAX_FILE) {
+        return qn_err_set(err, QN_LIMIT, "the tokenizer has %zu bytes, more than the limit of %d",
+                          s->n, TOK_MAX_FILE);
+    }
+    qn_code rc = s->kind == SOURCE_SPM ? tok_spm_read(t, s->data, s->n, &root, err)
+                                       : tok_tiktoken_read(t, s->data, s->n, &root, err);
+    if (!rc) rc = build(t, root, err);
+    json_decref(root);
+    return rc;
+}
+
+static qn_code open_source(qn_tokenizer **out, const source *s, qn_err *err)
 {
     *out = NULL;
     qn_tokenizer *t = calloc(1, sizeof *t);
     if (!t) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
     pthread_mutex_init(&t->lock, NULL);
-    qn_code rc = read_json(t, json, n, cache, err);
-    if (!rc && config) rc = parse_config(t, config, n_config, err);
+    qn_code rc = s->config ? parse_config(t, s->config, s->n_config, err) : QN_OK;
+    if (!rc) {
+        rc = s->kind == SOURCE_JSON ? read_json(t, s->data, s->n, s->cache, err)
+                                    : read_other(t, s, err);
+    }
     if (rc) {
         qn_tokenizer_close(t);
         return rc;
@@ -117,7 +143,22 @@ static qn_code open_bytes(qn_tokenizer **out, const char *json, size_t n, const 
 qn_code qn_tokenizer_parse(qn_tokenizer **out, const char *json, size_t n, const char *config,
                            size_t n_config, qn_err *err)
 {
-    return open_bytes(out, json, n, config, n_config, false, err);
+    const source s = {.data = json, .n = n, .config = config, .n_config = n_config};
+    return open_source(out, &s, err);
+}
+
+qn_code qn_tokenizer_parse_spm(qn_tokenizer **out, const void *model, size_t n, const char *config,
+                               size_t n_config, qn_err *err)
+{
+    const source s = {SOURCE_SPM, model, config, n, n_config, false};
+    return open_source(out, &s, err);
+}
+
+qn_code qn_tokenizer_parse_tiktoken(qn_tokenizer **out, const void *model, size_t n,
+                                    const char *config, size_t n_config, qn_err *err)
+{
+    const source s = {SOURCE_TIKTOKEN, model, config, n, n_config, false};
+    return open_source(out, &s, err);
 }
 
 static qn_code join(char out[PATH_MAX], const char *dir, const char *name, qn_err *err)
@@ -126,25 +167,59 @@ static qn_code join(char out[PATH_MAX], const char *dir, const char *name, qn_er
     return n > 0 && n < PATH_MAX ? QN_OK : qn_err_set(err, QN_LIMIT, "path too long: %s", dir);
 }
 
+static const char *const source_names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model"};
+
+/* The first of the known files that a folder has; without any, the name of the first stays. */
+static qn_code find_file(const char *dir, char file[PATH_MAX], source_kind *kind, qn_err *err)
+{
+    qn_code rc;
+    for (int i = SOURCE_TIKTOKEN; i >= SOURCE_JSON; i--) {
+        char path[PATH_MAX];
+        if ((rc = join(path, dir, source_names[i], err))) return rc;
+        if (i != SOURCE_JSON && !qn_is_file(path)) continue;
+        if (i == SOURCE_JSON && *kind != SOURCE_JSON && !qn_is_file(path)) continue;
+        *kind = (source_kind)i;
+        memcpy(file, path, sizeof path);
+    }
+    return QN_OK;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+static const char *bytes_of(const qn_map *m)
+{
+    return m->data ? (const char *)m->data : "";
+}
+
 qn_code qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_err *err)
 {
     *out = NULL;
     char file[PATH_MAX], config_file[PATH_MAX];
+    source s = {.kind = SOURCE_JSON};
     bool folder = qn_is_dir(path), has_config = false;
     qn_code rc = QN_OK;
-    if (folder && (rc = join(file, path, "tokenizer.json", err))) return rc;
+    if (folder && (rc = find_file(path, file, &s.kind, err))) return rc;
     if (folder && (rc = join(config_file, path, "tokenizer_config.json", err))) return rc;
     if (folder) has_config = qn_is_file(config_file);
-    qn_map json = {0}, config = {0};
-    rc = qn_map_open(&json, folder ? file : path, err);
+    else if (ends_with(path, source_names[SOURCE_TIKTOKEN])) s.kind = SOURCE_TIKTOKEN;
+    else if (ends_with(path, ".model")) s.kind = SOURCE_SPM;
+    qn_map data = {0}, config = {0};
+    rc = qn_map_open(&data, folder ? file : path, err);
     if (!rc && has_config) rc = qn_map_open(&config, config_file, err);
     if (!rc) {
-        rc = open_bytes(out, json.data ? (const char *)json.data : "", json.size,
-                        has_config ? (config.data ? (const char *)config.data : "") : NULL,
-                        config.size, json.size >= TOK_CACHE_FROM, err);
+        s.data = bytes_of(&data);
+        s.n = data.size;
+        s.config = has_config ? bytes_of(&config) : NULL;
+        s.n_config = config.size;
+        s.cache = data.size >= TOK_CACHE_FROM;
+        rc = open_source(out, &s, err);
         if (rc) qn_err_prefix(err, "%s", path);
     }
-    qn_map_close(&json);
+    qn_map_close(&data);
     qn_map_close(&config);
     return rc;
 }

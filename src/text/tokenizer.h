@@ -41,8 +41,8 @@ enum {
 
 enum { QN_NO_TOKEN = 0xFFFFFFFFu };
 
-/* Read the tokenizer of a folder (tokenizer.json, and tokenizer_config.json where it exists) or one
- * tokenizer.json file. *out is NULL on failure; the caller closes it. Files from 256 KiB on leave a
+/* Read the tokenizer of a folder (tokenizer.json, else tokenizer.model, else tiktoken.model, and
+ * tokenizer_config.json where it exists) or one such file. *out is NULL on failure; the caller closes it. Files from 256 KiB on leave a
  * cache in Quern's state folder ("tokenizers/HASH.tok"), which later opens map instead of parsing.
  * Errors: QN_NOT_FOUND, QN_IO, QN_FORMAT (names the field), QN_UNSUPPORTED (names the component),
  * QN_LIMIT, QN_NOMEM. */
@@ -52,6 +52,13 @@ qn_code qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_err *err);
  * Errors: as qn_tokenizer_open without the file errors. */
 qn_code qn_tokenizer_parse(qn_tokenizer **out, const char *json, size_t n, const char *config,
                            size_t n_config, qn_err *err);
+
+/* The same from the bytes of a SentencePiece tokenizer.model of kind unigram or bpe, or of a
+ * tiktoken.model; borrowed for the call. Errors: as qn_tokenizer_parse. */
+qn_code qn_tokenizer_parse_spm(qn_tokenizer **out, const void *model, size_t n, const char *config,
+                               size_t n_config, qn_err *err);
+qn_code qn_tokenizer_parse_tiktoken(qn_tokenizer **out, const void *model, size_t n,
+                                    const char *config, size_t n_config, qn_err *err);
 
 /* Free a tokenizer; NULL is allowed (no failure). */
 void qn_tokenizer_close(qn_tokenizer *t);
