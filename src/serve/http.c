@@ -182,17 +182,13 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
     MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)BODY_TIMEOUT_S);
 
     pthread_mutex_lock(&x->lock); /* the pump sees everything on the list */
-    enum MHD_Result result = MHD_YES;
-    if (!check_sizes(x)) {
-        qn_exchange_reply_error(x);
-        result = send_reply(x);
-    } else if (strcmp(method, "OPTIONS")) {
-        check_route(x, method);
-    } else {
-        x->status = 204;
-    }
+    bool fits = check_sizes(x);
+    if (!fits) qn_exchange_reply_error(x);
+    else if (strcmp(method, "OPTIONS")) check_route(x, method);
+    else x->status = 204;
+    x->responded = !fits;
     pthread_mutex_unlock(&x->lock);
-    return result;
+    return fits ? MHD_YES : send_reply(x);
 }
 
 /* ---- bodies ---- */
@@ -228,7 +224,6 @@ static enum MHD_Result queue(qn_exchange *x, struct MHD_Response *r)
 {
     if (!r) return MHD_NO;
     add_common_headers(x, r);
-    x->responded = true;
     enum MHD_Result ok = MHD_queue_response(x->conn, (unsigned)x->status, r);
     MHD_destroy_response(r);
     return ok;
@@ -295,21 +290,25 @@ static void dispatch(qn_exchange *x)
     else if (!qn_generation_start(x)) qn_exchange_reply_error(x);
 }
 
-static enum MHD_Result advance(qn_exchange *x)
+/* What the connection does next. The library's own locks are taken when a response is made and while
+ * it is read, so that responses are made without holding the exchange's. */
+typedef enum next_step { NEXT_WAIT, NEXT_CLOSE, NEXT_REPLY, NEXT_STREAM } next_step;
+
+static next_step advance(qn_exchange *x)
 {
-    if (x->responded) return MHD_YES;
+    if (x->responded) return NEXT_WAIT;
     if (x->phase == QN_PHASE_BODY) {
         dispatch(x);
         /* The library calls again at once, and only then does it count the request as read: suspended
          * here it would look for more to read after the wait, and close on a client that has finished
          * sending. */
-        if (x->phase != QN_PHASE_REPLY) return MHD_YES;
+        if (x->phase != QN_PHASE_REPLY) return NEXT_WAIT;
     }
-    if (x->gone) return MHD_NO;
-    if (x->stream) return send_stream(x);
-    if (x->phase == QN_PHASE_REPLY) return send_reply(x);
+    if (x->gone) return NEXT_CLOSE;
+    x->responded = x->stream || x->phase == QN_PHASE_REPLY;
+    if (x->responded) return x->stream ? NEXT_STREAM : NEXT_REPLY;
     qn_exchange_suspend(x);
-    return MHD_YES;
+    return NEXT_WAIT;
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const char *url, const char *method,
@@ -317,10 +316,19 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const 
 {
     qn_exchange *x = *slot;
     if (!x) return begin(cls, conn, url, method, version, slot);
+    enum MHD_Result result = MHD_YES;
+    next_step next = NEXT_WAIT;
     pthread_mutex_lock(&x->lock);
-    enum MHD_Result r = *n ? take_body(x, data, n) : advance(x);
+    if (*n) result = take_body(x, data, n);
+    else next = advance(x);
     pthread_mutex_unlock(&x->lock);
-    return r;
+    switch (next) {
+    case NEXT_WAIT: return result;
+    case NEXT_CLOSE: return MHD_NO;
+    case NEXT_REPLY: return send_reply(x);
+    case NEXT_STREAM: return send_stream(x);
+    }
+    QN_UNREACHABLE();
 }
 
 /* ---- the end of a request ---- */
