@@ -42,10 +42,10 @@ enum {
 enum { QN_NO_TOKEN = 0xFFFFFFFFu };
 
 /* Read the tokenizer of a folder (tokenizer.json, else tokenizer.model, else tiktoken.model, and
- * tokenizer_config.json where it exists) or one such file. *out is NULL on failure; the caller closes it. Files from 256 KiB on leave a
- * cache in Quern's state folder ("tokenizers/HASH.tok"), which later opens map instead of parsing.
- * Errors: QN_NOT_FOUND, QN_IO, QN_FORMAT (names the field), QN_UNSUPPORTED (names the component),
- * QN_LIMIT, QN_NOMEM. */
+ * tokenizer_config.json where it exists) or one such file. *out is NULL on failure; the caller
+ * closes it. Files from 256 KiB on leave a cache in Quern's state folder ("tokenizers/HASH.tok"),
+ * which later opens map instead of parsing. Errors: QN_NOT_FOUND, QN_IO, QN_FORMAT (names the
+ * field), QN_UNSUPPORTED (names the component), QN_LIMIT, QN_NOMEM. */
 qn_code qn_tokenizer_open(qn_tokenizer **out, const char *path, qn_err *err);
 
 /* The same from a tokenizer.json in memory (borrows `json`), and a tokenizer_config.json or NULL.

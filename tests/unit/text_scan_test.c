@@ -19,12 +19,73 @@ static uint32_t next_random(uint64_t *seed)
 
 /* Characters that the patterns tell apart, and what stands at their borders. */
 static const char *const parts[] = {
-    "a", "b", "Z", "Q", "the", "The", "THE", "'", "'s", "'S", "'t", "'re", "'RE", "'rE", "'ve", "'m", "'ll", "'Ll", "'d",
-    "'x", "\xC5\xBF", "'\xC5\xBF", " ", "  ", "\n", "\r", "\r\n", "\t", "\x0B", "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\xA8",
-    "\xC2\x85", "\xE1\xA0\x8E", "1", "22", "4444", "\xC2\xBD", "\xE2\x85\xA7", "\xD9\xA3", ".", "!", "/", "//", "_", "-", "$",
-    "\xE2\x82\xAC", "\xCC\x81", "\xE0\xA4\xBF", "\xE2\x83\x9D", "\xC7\x85", "\xCA\xB0", "\xE6\xBC\xA2", "\xE3\x81\x82",
-    "\xC3\xA9", "\xC3\x89", "\xD0\x96", "\xD0\xB6", "\xF0\x9F\x98\x80", "\xE2\x80\x8D", "\xEF\xB8\x8F", "\xF0\x9D\x92\xB3",
-    "\xEE\x80\x80", "\xF0\xB1\x8D\x90", "\xE2\x93\x90", "\x01",
+    "a",
+    "b",
+    "Z",
+    "Q",
+    "the",
+    "The",
+    "THE",
+    "'",
+    "'s",
+    "'S",
+    "'t",
+    "'re",
+    "'RE",
+    "'rE",
+    "'ve",
+    "'m",
+    "'ll",
+    "'Ll",
+    "'d",
+    "'x",
+    "\xC5\xBF",
+    "'\xC5\xBF",
+    " ",
+    "  ",
+    "\n",
+    "\r",
+    "\r\n",
+    "\t",
+    "\x0B",
+    "\xC2\xA0",
+    "\xE3\x80\x80",
+    "\xE2\x80\xA8",
+    "\xC2\x85",
+    "\xE1\xA0\x8E",
+    "1",
+    "22",
+    "4444",
+    "\xC2\xBD",
+    "\xE2\x85\xA7",
+    "\xD9\xA3",
+    ".",
+    "!",
+    "/",
+    "//",
+    "_",
+    "-",
+    "$",
+    "\xE2\x82\xAC",
+    "\xCC\x81",
+    "\xE0\xA4\xBF",
+    "\xE2\x83\x9D",
+    "\xC7\x85",
+    "\xCA\xB0",
+    "\xE6\xBC\xA2",
+    "\xE3\x81\x82",
+    "\xC3\xA9",
+    "\xC3\x89",
+    "\xD0\x96",
+    "\xD0\xB6",
+    "\xF0\x9F\x98\x80",
+    "\xE2\x80\x8D",
+    "\xEF\xB8\x8F",
+    "\xF0\x9D\x92\xB3",
+    "\xEE\x80\x80",
+    "\xF0\xB1\x8D\x90",
+    "\xE2\x93\x90",
+    "\x01",
 };
 
 static void random_text(uint64_t *seed, qn_buf *b)
@@ -41,12 +102,14 @@ static void random_text(uint64_t *seed, qn_buf *b)
     }
 }
 
-static void compare(const tok_known_pattern *p, const tok_regex *re, tok_scratch *sc, const qn_buf *b)
+static void compare(const tok_known_pattern *p, const tok_regex *re, tok_scratch *sc,
+                    const qn_buf *b)
 {
     for (size_t at = 0; at < b->len;) {
         size_t start, end, got = p->scan(b->data + at, b->len - at);
         qn_err err = {0};
-        assert_int_equal(tok_regex_next(re, sc, b->data + at, b->len - at, 0, &start, &end, &err), 1);
+        assert_int_equal(tok_regex_next(re, sc, b->data + at, b->len - at, 0, &start, &end, &err),
+                         1);
         if (start == 0 && end == got) {
             at += end;
             continue;
@@ -70,7 +133,9 @@ static void scanners_equal_pcre2(void **state)
         qn_err err = {0};
         tok_regex re = {0};
         uint64_t seed = 1;
-        if (tok_regex_compile(&re, (tok_str){p->pattern, strlen(p->pattern)}, &err)) fail_msg("%s", err.text);
+        if (tok_regex_compile(&re, (tok_str){p->pattern, strlen(p->pattern)}, &err)) {
+            fail_msg("%s", err.text);
+        }
         for (long i = 0; i < n; i++) {
             random_text(&seed, &b);
             compare(p, &re, sc, &b);
@@ -92,7 +157,8 @@ static void every_character(void **state)
     for (const tok_known_pattern *p = tok_known_patterns; p->pattern; p++) {
         qn_err err = {0};
         tok_regex re = {0};
-        assert_int_equal(tok_regex_compile(&re, (tok_str){p->pattern, strlen(p->pattern)}, &err), QN_OK);
+        assert_int_equal(tok_regex_compile(&re, (tok_str){p->pattern, strlen(p->pattern)}, &err),
+                         QN_OK);
         for (unsigned cp = 1; cp < 0x110000; cp += cp < 0x33000 ? 1 : 997) {
             qn_buf_clear(&b);
             qn_buf_puts(&b, "A");
@@ -115,11 +181,25 @@ static void translation(void **state)
         const char *pattern, *text;
         size_t end;
     } cases[] = {
-        {"\\h+", "12aFg", 4}, {"\\H", "g", 1}, {"\\s+", "\xE2\x80\xA8 x", 4}, {"\\S", "\xE1\xA0\x8E", 3},
-        {"\\d{1,3}+", "12345678", 8}, {"[a-z&&[^b]]+", "aacb", 3}, {"[a-z&&[^b]&&[^c]]+", "aacb", 2}, {"[a[bc]]+", "abcd", 3}, {"\\w+", "a\xC2\xB2_b-", 5},
-        {"\\p{Han}+", "\xE6\xBC\xA2\xF0\xB1\x8D\x90z", 7}, {"\\p{^L}+", "12a", 2}, {"\\P{L}+", "12a", 2},
-        {"(?m:a.b)", "a\nb", 3}, {"\\u0041", "A", 1}, {"[\\x{41}-\\x{43}]+", "ABCD", 3}, {"[^\\r\\n]+", "ab\n", 2},
-        {"[]a]+", "]a]b", 3}, {"(?:ab){2}+", "ababababa", 8}, {"x++y", "xxy", 3},
+        {"\\h+", "12aFg", 4},
+        {"\\H", "g", 1},
+        {"\\s+", "\xE2\x80\xA8 x", 4},
+        {"\\S", "\xE1\xA0\x8E", 3},
+        {"\\d{1,3}+", "12345678", 8},
+        {"[a-z&&[^b]]+", "aacb", 3},
+        {"[a-z&&[^b]&&[^c]]+", "aacb", 2},
+        {"[a[bc]]+", "abcd", 3},
+        {"\\w+", "a\xC2\xB2_b-", 5},
+        {"\\p{Han}+", "\xE6\xBC\xA2\xF0\xB1\x8D\x90z", 7},
+        {"\\p{^L}+", "12a", 2},
+        {"\\P{L}+", "12a", 2},
+        {"(?m:a.b)", "a\nb", 3},
+        {"\\u0041", "A", 1},
+        {"[\\x{41}-\\x{43}]+", "ABCD", 3},
+        {"[^\\r\\n]+", "ab\n", 2},
+        {"[]a]+", "]a]b", 3},
+        {"(?:ab){2}+", "ababababa", 8},
+        {"x++y", "xxy", 3},
     };
     tok_scratch *sc = calloc(1, sizeof *sc);
     assert_non_null(sc);
@@ -128,9 +208,14 @@ static void translation(void **state)
         qn_err err = {0};
         tok_regex re = {0};
         size_t start = 9, end = 0;
-        if (tok_regex_compile(&re, (tok_str){cases[i].pattern, strlen(cases[i].pattern)}, &err)) fail_msg("%s", err.text);
-        int found = tok_regex_next(&re, sc, cases[i].text, strlen(cases[i].text), 0, &start, &end, &err);
-        if (found != 1 || start || end != cases[i].end) fail_msg("%s: found %d, %zu..%zu", cases[i].pattern, found, start, end);
+        if (tok_regex_compile(&re, (tok_str){cases[i].pattern, strlen(cases[i].pattern)}, &err)) {
+            fail_msg("%s", err.text);
+        }
+        int found =
+            tok_regex_next(&re, sc, cases[i].text, strlen(cases[i].text), 0, &start, &end, &err);
+        if (found != 1 || start || end != cases[i].end) {
+            fail_msg("%s: found %d, %zu..%zu", cases[i].pattern, found, start, end);
+        }
         tok_regex_release(&re);
     }
     tok_scratch_free(sc);

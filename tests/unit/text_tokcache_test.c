@@ -1,5 +1,5 @@
-/* text_tokcache_test.c - the mapped cache: the same tokenizer comes back, and a damaged file is never
- * used. */
+/* text_tokcache_test.c - the mapped cache: the same tokenizer comes back, and a damaged file is
+ * never used. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -60,7 +60,9 @@ static void damaged(void **state)
     qn_buf b = {0};
     tok_str rest;
     tok_cache_write(t, "{}", 2, key, &b);
-    for (size_t n = 0; n < b.len; n += n < 200 ? 1 : 97) assert_false(tok_cache_read(&back, b.data, n, key, &rest));
+    for (size_t n = 0; n < b.len; n += n < 200 ? 1 : 97) {
+        assert_false(tok_cache_read(&back, b.data, n, key, &rest));
+    }
     for (size_t i = 0; i < b.len; i += i < 200 ? 1 : 31) {
         b.data[i] ^= 0x10;
         assert_false(tok_cache_read(&back, b.data, b.len, key, &rest));
@@ -76,7 +78,8 @@ static void damaged(void **state)
     qn_tokenizer_close(t);
 }
 
-/* Pad a tokenizer over the size from which a cache is made; open it twice, with damage in between. */
+/* Pad a tokenizer over the size from which a cache is made; open it twice, with damage in between.
+ */
 static void through_files(void **state)
 {
     (void)state;
@@ -86,7 +89,8 @@ static void through_files(void **state)
     char *text;
     size_t n;
     qn_err err = {0};
-    assert_int_equal(qn_file_read(QN_TEST_DIR "/unit/data/tok_llama3.json", 1 << 20, &text, &n, &err), QN_OK);
+    assert_int_equal(
+        qn_file_read(QN_TEST_DIR "/unit/data/tok_llama3.json", 1 << 20, &text, &n, &err), QN_OK);
     qn_buf big = {0};
     qn_buf_put(&big, text, n);
     while (big.len < TOK_CACHE_FROM) qn_buf_puts(&big, "                                \n");
@@ -94,13 +98,14 @@ static void through_files(void **state)
     assert_int_equal(qn_file_write(json_path, big.data, big.len, &err), QN_OK);
     uint64_t k[2];
     tok_cache_key(big.data, big.len, k);
-    snprintf(cache, sizeof cache, "%s/tokenizers/%016llx%016llx.tok", home, (unsigned long long)k[0],
-             (unsigned long long)k[1]);
+    snprintf(cache, sizeof cache, "%s/tokenizers/%016llx%016llx.tok", home,
+             (unsigned long long)k[0], (unsigned long long)k[1]);
     for (int round = 0; round < 4; round++) {
         qn_tokenizer *t;
         qn_ids ids = {0};
         if (qn_tokenizer_open(&t, home, &err)) fail_msg("%s", err.text);
-        assert_int_equal(t->map.data != NULL, round == 1 || round == 3); /* found after it was written */
+        assert_int_equal(t->map.data != NULL,
+                         round == 1 || round == 3); /* found after it was written */
         assert_true(qn_is_file(cache));
         assert_int_equal(qn_tokenizer_encode(t, "the quick fox", 13, 0, &ids, &err), QN_OK);
         qn_buf out = {0};

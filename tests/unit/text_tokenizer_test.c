@@ -113,9 +113,9 @@ static void check_row(const qn_tokenizer *t, const char *name, const json_t *row
 static void goldens(void **state)
 {
     (void)state;
-    static const char *const names[] = {"smollm", "llama3",    "qwen2",     "gpt2_prefix", "llama2",
-                                        "gemma",  "metaspace", "wordpiece", "clip",        "charsmap",
-                                        "scripts"};
+    static const char *const names[] = {"smollm", "llama3",   "qwen2",     "gpt2_prefix",
+                                        "llama2", "gemma",    "metaspace", "wordpiece",
+                                        "clip",   "charsmap", "scripts"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         qn_tokenizer *t = open_data(names[i]);
         json_t *g = load_golden(names[i]);

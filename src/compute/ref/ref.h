@@ -126,7 +126,7 @@ qn_code qn_ref_upload(qn_device *d, const void *data, qn_dtype t, uint32_t rows,
 /* ref_linear.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 void qn_ref_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w);
 qn_tensor qn_ref_embed(qn_run *r, const qn_weight *w);
-/* ref_experts.c: the ids' order is MLX's own, which is the order of the weighted sum */
+/* ref_experts.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how);
 void qn_ref_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,
                           const qn_linear *const *w);
