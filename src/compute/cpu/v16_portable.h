@@ -12,7 +12,7 @@
 
 #include "format/dtype.h"
 
-#define V16_INLINE static inline __attribute__((always_inline))
+#define V16_INLINE static inline /* not forced: instrumented builds would become enormous */
 
 /* How many vectors the kernels keep in registers: rows of scores; rows x vectors of values. */
 enum { V16_SCORE_ROWS = 4, V16_PV_ROWS = 4, V16_PV_VECS = 1 };
