@@ -7,8 +7,8 @@
 
 #include "core/utf8.h"
 
-static bool fail_v(qn_http_error *e, int status, const char *type, const char *code, const char *param,
-                   const char *fmt, va_list ap)
+static bool fail_v(qn_http_error *e, int status, const char *type, const char *code,
+                   const char *param, const char *fmt, va_list ap)
 {
     if (e->status) return false;
     e->status = status;
@@ -22,8 +22,8 @@ static bool fail_v(qn_http_error *e, int status, const char *type, const char *c
     return false;
 }
 
-bool qn_fail_with(qn_http_error *e, int status, const char *type, const char *code, const char *param,
-                  const char *fmt, ...)
+bool qn_fail_with(qn_http_error *e, int status, const char *type, const char *code,
+                  const char *param, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -47,8 +47,9 @@ bool qn_fail_context(qn_http_error *e, uint32_t n_prompt_tokens, uint32_t n_ctx,
     e->n_prompt_tokens = n_prompt_tokens;
     e->n_ctx = n_ctx;
     return qn_fail_with(e, 400, "invalid_request_error", "context_length_exceeded", param,
-                        "This model's maximum context length is %u tokens, but the prompt has %u tokens: the "
-                        "request exceeds the available context size. Shorten the prompt.",
+                        "This model's maximum context length is %u tokens, but the prompt has %u "
+                        "tokens: the request exceeds the available context size. Shorten the "
+                        "prompt.",
                         n_ctx, n_prompt_tokens);
 }
 
@@ -60,7 +61,8 @@ bool qn_fail_queue(qn_http_error *e)
 
 bool qn_fail_draining(qn_http_error *e)
 {
-    return qn_fail_with(e, 503, "overloaded_error", "draining", NULL, "the server is shutting down");
+    return qn_fail_with(e, 503, "overloaded_error", "draining", NULL,
+                        "the server is shutting down");
 }
 
 bool qn_fail_err(qn_http_error *e, const qn_err *err, const char *param)

@@ -1,6 +1,7 @@
 /* error.h - what a client is told when a request fails.
  *
- * One value holds everything that a surface needs to word it: status, type, code, the field at fault.
+ * One value holds everything that a surface needs to word it: status, type, code, the field at
+ * fault.
  * Threads: a value belongs to one thread at a time.
  */
 #ifndef QN_SERVE_ERROR_H
@@ -24,8 +25,8 @@ typedef struct qn_http_error {
 /* Fill an error; the first one wins. Returns false, so that a failing line is one statement. param
  * may be NULL (no failure). */
 __attribute__((format(printf, 6, 7)))
-bool qn_fail_with(qn_http_error *e, int status, const char *type, const char *code, const char *param,
-                  const char *fmt, ...);
+bool qn_fail_with(qn_http_error *e, int status, const char *type, const char *code,
+                  const char *param, const char *fmt, ...);
 
 /* 400 invalid_request_error for a field. Returns false (no failure). */
 __attribute__((format(printf, 3, 4)))
@@ -39,13 +40,13 @@ bool qn_fail_context(qn_http_error *e, uint32_t n_prompt_tokens, uint32_t n_ctx,
 bool qn_fail_queue(qn_http_error *e);
 bool qn_fail_draining(qn_http_error *e);
 
-/* Turn an internal error into one for the client: QN_INVALID, QN_FORMAT, QN_LIMIT, QN_UNSUPPORTED are
- * the client's (400), QN_CANCELLED is a full queue (429), the rest is ours (500). Returns false (no
- * failure). */
+/* Turn an internal error into one for the client: QN_INVALID, QN_FORMAT, QN_LIMIT, QN_UNSUPPORTED
+ * are the client's (400), QN_CANCELLED is a full queue (429), the rest is ours (500). Returns false
+ * (no failure). */
 bool qn_fail_err(qn_http_error *e, const qn_err *err, const char *param);
 
-/* {"error":{"message","type","param","code"}}, the OpenAI shape; NULL without memory. The caller gives
- * it back with json_decref. Errors: NULL only. */
+/* {"error":{"message","type","param","code"}}, the OpenAI shape; NULL without memory. The caller
+ * gives it back with json_decref. Errors: NULL only. */
 json_t *qn_error_openai(const qn_http_error *e);
 
 #endif

@@ -49,7 +49,12 @@ typedef struct qn_route {
     bool open;                        /* needs no key */
 } qn_route;
 
-typedef enum qn_phase { QN_PHASE_BODY = 0, QN_PHASE_PREPARE, QN_PHASE_RUN, QN_PHASE_REPLY } qn_phase;
+typedef enum qn_phase {
+    QN_PHASE_BODY = 0,
+    QN_PHASE_PREPARE,
+    QN_PHASE_RUN,
+    QN_PHASE_REPLY
+} qn_phase;
 
 /* A generation's own state, part of its exchange. */
 typedef struct qn_generation {
@@ -174,7 +179,8 @@ void qn_http_stop(qn_server *s);
 /* ---- guard.c ---- */
 
 /* Check Host and API key of a request. Returns false with *e filled. Errors: 401, 403. */
-bool qn_guard_check(const qn_server *s, struct MHD_Connection *conn, bool is_open, qn_http_error *e);
+bool qn_guard_check(const qn_server *s, struct MHD_Connection *conn, bool is_open,
+                    qn_http_error *e);
 
 /* Add the CORS headers that fit the request to a response (no failure). */
 void qn_guard_cors(const qn_server *s, struct MHD_Connection *conn, const char *path,

@@ -1,9 +1,9 @@
 /* generation.c - from a read request to the last byte of its reply.
  *
  * The preparing thread parses, renders and tokenises, so that a long prompt stalls no stream, and
- * submits to the engine. The pump sleeps on one epoll: an eventfd that the engine's notify writes, and
- * the sockets of suspended connections, whose clients may leave. It takes the engine's events, lets
- * the protocol turn them into bytes, and resumes connections that have something to send. */
+ * submits to the engine. The pump sleeps on one epoll: an eventfd that the engine's notify writes,
+ * and the sockets of suspended connections, whose clients may leave. It takes the engine's events,
+ * lets the protocol turn them into bytes, and resumes connections that have something to send. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,8 @@ static bool submit(qn_exchange *x, qn_http_error *e)
     req.sampling.special = x->server->special;
     req.sampling.n_special = x->server->n_special;
     qn_err err = {0};
-    if (qn_pieces_init(&g->pieces, loaded->tok, g->fields.stops, g->fields.n_stops, g->fields.logprobs, &err)) {
+    if (qn_pieces_init(&g->pieces, loaded->tok, g->fields.stops, g->fields.n_stops,
+                       g->fields.logprobs, &err)) {
         return qn_fail_err(e, &err, "stop");
     }
     if (!qn_engine_submit(x->server->opts.engine, &req, &g->handle, &err)) return true;
@@ -73,7 +74,9 @@ static bool submit(qn_exchange *x, qn_http_error *e)
 static bool prepare(qn_exchange *x, qn_http_error *e)
 {
     qn_err err = {0};
-    if (qn_json_parse(&x->gen.body, x->body.data, x->body.len, &err)) return qn_fail_err(e, &err, NULL);
+    if (qn_json_parse(&x->gen.body, x->body.data, x->body.len, &err)) {
+        return qn_fail_err(e, &err, NULL);
+    }
     qn_buf_release(&x->body);
     if (!x->route->protocol->prepare(x, e) || !fit_context(x, e)) return false;
     if (atomic_load(&x->server->draining)) return qn_fail_draining(e);
@@ -111,7 +114,9 @@ static void *preparer_main(void *user)
     qn_server *s = user;
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        while (!s->prepare_head && !atomic_load(&s->stop)) pthread_cond_wait(&s->prepare_some, &s->lock);
+        while (!s->prepare_head && !atomic_load(&s->stop)) {
+            pthread_cond_wait(&s->prepare_some, &s->lock);
+        }
         qn_exchange *x = s->prepare_head;
         if (!x) break;
         s->prepare_head = x->next_prepare;
@@ -183,7 +188,8 @@ static void finish_run(qn_exchange *x, const qn_event *ev)
     }
     if (ev->finish == QN_FINISH_CANCELLED && !g->pieces.stopped) {
         if (atomic_load(&x->server->draining)) qn_fail_draining(&x->error);
-        else qn_fail_with(&x->error, 500, "server_error", NULL, NULL, "the generation was cancelled");
+        else qn_fail_with(&x->error, 500, "server_error", NULL, NULL,
+                          "the generation was cancelled");
         fail_run(x);
         return;
     }
@@ -385,12 +391,14 @@ static void *pump_main(void *user)
 qn_code qn_generations_start(qn_server *s, qn_err *err)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
-    if (s->epoll_fd < 0 || s->wake_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &ev)) {
+    if (s->epoll_fd < 0 || s->wake_fd < 0 ||
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &ev)) {
         return qn_err_set(err, QN_IO, "server: no event queue: %s", strerror(errno));
     }
     s->pump_runs = !pthread_create(&s->pump, NULL, pump_main, s);
     s->preparer_runs = !pthread_create(&s->preparer, NULL, preparer_main, s);
-    return s->pump_runs && s->preparer_runs ? QN_OK : qn_err_set(err, QN_NOMEM, "server: no threads");
+    if (s->pump_runs && s->preparer_runs) return QN_OK;
+    return qn_err_set(err, QN_NOMEM, "server: no threads");
 }
 
 void qn_generations_stop(qn_server *s)

@@ -67,8 +67,8 @@ bool qn_guard_check(const qn_server *s, struct MHD_Connection *conn, bool is_ope
 {
     if (s->needs_host_check && !host_allowed(s, header(conn, "Host"))) {
         return qn_fail_with(e, 403, "permission_error", NULL, NULL,
-                            "this server answers to localhost only; start it with --host or --api-key to "
-                            "be reached by another name");
+                            "this server answers to localhost only; start it with --host or "
+                            "--api-key to be reached by another name");
     }
     bool has_keys = s->opts.api_keys && s->opts.api_keys[0];
     if (!has_keys || is_open || key_allowed(s, conn)) return true;

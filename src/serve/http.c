@@ -99,13 +99,16 @@ static void list_remove(qn_server *s, qn_exchange *x)
 /* ---- routing ---- */
 
 /* The route of a path, or NULL with *allow set to what the path takes with another method. */
-static const qn_route *find_route(const char *method, const char *path, const char **tail, const char **allow)
+static const qn_route *find_route(const char *method, const char *path, const char **tail,
+                                  const char **allow)
 {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         const qn_route *r = &routes[i];
         size_t n = strlen(r->path);
         bool takes_tail = r->path[n - 1] == '/';
-        if (takes_tail ? strncmp(path, r->path, n) || !path[n] : strcmp(path, r->path) != 0) continue;
+        if (takes_tail ? strncmp(path, r->path, n) || !path[n] : strcmp(path, r->path) != 0) {
+            continue;
+        }
         *tail = path + n;
         if (!strcmp(r->method, method)) return r;
         if (!strcmp(r->method, "GET") && !strcmp(method, "HEAD")) return r;
@@ -160,8 +163,8 @@ static void check_route(qn_exchange *x, const char *method)
 static enum MHD_Result send_reply(qn_exchange *x);
 
 /* First call for a request: the headers are in, the body is not. */
-static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const char *url, const char *method,
-                             const char *version, void **slot)
+static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const char *url,
+                             const char *method, const char *version, void **slot)
 {
     qn_exchange *x = calloc(1, sizeof *x);
     if (!x) return MHD_NO;
@@ -241,8 +244,8 @@ static enum MHD_Result send_reply(qn_exchange *x)
     return queue(x, r);
 }
 
-/* libmicrohttpd asks for the next bytes of a stream: one frame at a time, so that every event is one
- * write. */
+/* libmicrohttpd asks for the next bytes of a stream: one frame at a time, so that every event is
+ * one write. */
 static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
 {
     (void)pos;
@@ -290,8 +293,8 @@ static void dispatch(qn_exchange *x)
     else if (!qn_generation_start(x)) qn_exchange_reply_error(x);
 }
 
-/* What the connection does next. The library's own locks are taken when a response is made and while
- * it is read, so that responses are made without holding the exchange's. */
+/* What the connection does next. The library's own locks are taken when a response is made and
+ * while it is read, so that responses are made without holding the exchange's. */
 typedef enum next_step { NEXT_WAIT, NEXT_CLOSE, NEXT_REPLY, NEXT_STREAM } next_step;
 
 static next_step advance(qn_exchange *x)
@@ -299,9 +302,9 @@ static next_step advance(qn_exchange *x)
     if (x->responded) return NEXT_WAIT;
     if (x->phase == QN_PHASE_BODY) {
         dispatch(x);
-        /* The library calls again at once, and only then does it count the request as read: suspended
-         * here it would look for more to read after the wait, and close on a client that has finished
-         * sending. */
+        /* The library calls again at once, and only then does it count the request as read:
+         * suspended here it would look for more to read after the wait, and close on a client that
+         * has finished sending. */
         if (x->phase != QN_PHASE_REPLY) return NEXT_WAIT;
     }
     if (x->gone) return NEXT_CLOSE;
@@ -311,7 +314,8 @@ static next_step advance(qn_exchange *x)
     return NEXT_WAIT;
 }
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const char *url, const char *method,
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const char *url,
+                                  const char *method,
                                   const char *version, const char *data, size_t *n, void **slot)
 {
     qn_exchange *x = *slot;
@@ -339,20 +343,21 @@ static void log_line(const qn_exchange *x, bool completed)
     const char *route = x->route ? x->route->path : "-";
     int status = completed ? x->status : 499;
     if (x->phase < QN_PHASE_RUN || !g->handle) {
-        qn_log(QN_INFO, "%s %s status=%d bytes=%" PRIu64 " ms=%.0f", x->request_id, route, status, x->sent_bytes,
-               qn_now_ms() - x->start_ms);
+        qn_log(QN_INFO, "%s %s status=%d bytes=%" PRIu64 " ms=%.0f", x->request_id, route, status,
+               x->sent_bytes, qn_now_ms() - x->start_ms);
         return;
     }
     double decode_s = g->stats.decode_ms / 1000;
     double rate = decode_s > 0 && g->pieces.n_tokens > 1 ? (g->pieces.n_tokens - 1) / decode_s : 0;
     qn_log(QN_INFO,
-           "%s %s status=%d prompt=%zu cached=%u completion=%u queue_ms=%.0f ttft_ms=%.0f tok_s=%.1f finish=%s "
-           "lane=batched bytes=%" PRIu64,
+           "%s %s status=%d prompt=%zu cached=%u completion=%u queue_ms=%.0f ttft_ms=%.0f "
+           "tok_s=%.1f finish=%s lane=batched bytes=%" PRIu64,
            x->request_id, route, status, g->prompt.len, g->stats.cached_tokens, g->pieces.n_tokens,
            g->stats.queue_ms, g->ttft_ms, rate, g->finish ? g->finish : "-", x->sent_bytes);
 }
 
-static void on_completed(void *cls, struct MHD_Connection *conn, void **slot, enum MHD_RequestTerminationCode how)
+static void on_completed(void *cls, struct MHD_Connection *conn, void **slot,
+                         enum MHD_RequestTerminationCode how)
 {
     (void)conn;
     qn_server *s = cls;
@@ -389,7 +394,8 @@ qn_code qn_http_start(qn_server *s, qn_err *err)
                                  MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
                                  MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
                                  MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)CONNECTION_MEMORY_BYTES,
                                  MHD_OPTION_CONNECTION_LIMIT, 1024u,
                                  MHD_OPTION_END);
     return s->daemon ? QN_OK : qn_err_set(err, QN_IO, "the HTTP library refused to start");

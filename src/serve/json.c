@@ -1,5 +1,5 @@
-/* json.c - see json.h. The work is jansson's; a pass over the bytes before it applies the rules that
- * jansson has differently (depth, lone surrogates, integers above 2^63). */
+/* json.c - see json.h. The work is jansson's; a pass over the bytes before it applies the rules
+ * that jansson has differently (depth, lone surrogates, integers above 2^63). */
 #include "serve/json.h"
 
 #include <ctype.h>
@@ -23,7 +23,8 @@ static int hex4(const char *s, const char *end)
     return v;
 }
 
-/* Copy the escape at s (on its backslash); a lone surrogate becomes U+FFFD. Returns what follows. */
+/* Copy the escape at s (on its backslash); a lone surrogate becomes U+FFFD. Returns what
+ * follows. */
 static const char *copy_escape(qn_buf *out, const char *s, const char *end)
 {
     int cp = end - s >= 2 && s[1] == 'u' ? hex4(s + 2, end) : -1;
@@ -32,7 +33,8 @@ static const char *copy_escape(qn_buf *out, const char *s, const char *end)
         qn_buf_put(out, s, n);
         return s + n;
     }
-    bool low_follows = end - s >= 12 && s[6] == '\\' && s[7] == 'u' && (hex4(s + 8, end) & 0xFC00) == 0xDC00 &&
+    bool low_follows = end - s >= 12 && s[6] == '\\' && s[7] == 'u' &&
+                       (hex4(s + 8, end) & 0xFC00) == 0xDC00 &&
                        hex4(s + 8, end) >= 0;
     if (cp < 0xDC00 && low_follows) {
         qn_buf_put(out, s, 12);
@@ -97,7 +99,8 @@ static qn_code sanitize(qn_buf *out, const char *s, const char *end, qn_err *err
         if (*s == '"') {
             size_t start = out->len;
             s = copy_string(out, s, end);
-            is_seed = !out->failed && out->len - start == 6 && !memcmp(out->data + start, "\"seed\"", 6);
+            is_seed = !out->failed && out->len - start == 6 &&
+                      !memcmp(out->data + start, "\"seed\"", 6);
         } else if (*s == '-' || isdigit((unsigned char)*s)) {
             const char *after = copy_number(out, s, end, is_seed);
             if (after == s + (*s == '-')) {
@@ -123,15 +126,17 @@ qn_code qn_json_parse(json_t **out, const char *body, size_t n, qn_err *err)
 {
     *out = NULL;
     if (!n) return qn_err_set(err, QN_FORMAT, "invalid JSON body: it is empty");
-    if (!qn_utf8_valid(body, n)) return qn_err_set(err, QN_FORMAT, "invalid JSON body: it is not UTF-8");
+    if (!qn_utf8_valid(body, n)) {
+        return qn_err_set(err, QN_FORMAT, "invalid JSON body: it is not UTF-8");
+    }
     qn_buf clean = {0};
     qn_code rc = sanitize(&clean, body, body + n, err);
     if (!rc) {
         json_error_t why;
         json_t *tree = json_loadb(clean.data, clean.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
         if (!tree) {
-            rc = qn_err_set(err, QN_FORMAT, "invalid JSON body: %s (line %d, column %d)", why.text, why.line,
-                            why.column);
+            rc = qn_err_set(err, QN_FORMAT, "invalid JSON body: %s (line %d, column %d)", why.text,
+                            why.line, why.column);
         } else if (!json_is_object(tree)) {
             json_decref(tree);
             rc = qn_err_set(err, QN_FORMAT, "the request body must be a JSON object");
@@ -171,7 +176,9 @@ static int append_json(const char *data, size_t n, void *user)
 
 void qn_json_write(qn_buf *out, const json_t *tree)
 {
-    if (json_dump_callback(tree, append_json, out, JSON_COMPACT | JSON_ENCODE_ANY)) out->failed = true;
+    if (json_dump_callback(tree, append_json, out, JSON_COMPACT | JSON_ENCODE_ANY)) {
+        out->failed = true;
+    }
 }
 
 void qn_json_put_text(json_t *object, const char *key, const char *text, size_t n)

@@ -25,7 +25,7 @@ static bool fail_at(const place *at, const char *field, const char *what)
 
 static bool is_media(const char *type)
 {
-    static const char *const kinds[] = {"image",     "image_url", "input_image", "audio", "input_audio",
+    static const char *const kinds[] = {"image", "image_url", "input_image", "audio", "input_audio",
                                         "audio_url", "video",     "video_url",   "file"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (!strcmp(type, kinds[i])) return true;
@@ -44,7 +44,8 @@ static bool add_part(qn_buf *text, const json_t *part, const place *at)
     if (type && is_media(type)) {
         char param[64];
         snprintf(param, sizeof param, "messages[%zu].content", at->i_message);
-        return qn_fail_field(at->e, param, "the model %.128s takes text only, not %.32s", at->model_id, type);
+        return qn_fail_field(at->e, param, "the model %.128s takes text only, not %.32s",
+                             at->model_id, type);
     }
     const char *key = type && !strcmp(type, "refusal") ? "refusal" : "text";
     const json_t *v = json_object_get(part, key);
@@ -57,7 +58,9 @@ static bool flatten_content(json_t *message, const place *at)
 {
     json_t *content = qn_json_get(message, "content");
     if (json_is_string(content)) return true;
-    if (content && !json_is_array(content)) return fail_at(at, "content", "must be of type string or array");
+    if (content && !json_is_array(content)) {
+        return fail_at(at, "content", "must be of type string or array");
+    }
     qn_buf text = {0};
     size_t i;
     json_t *part;
@@ -79,7 +82,8 @@ static void open_arguments(json_t *function)
     const json_t *v = json_object_get(function, "arguments");
     if (!json_is_string(v)) return;
     json_t *tree = json_string_length(v)
-                       ? json_loadb(json_string_value(v), json_string_length(v), JSON_DECODE_ANY, NULL)
+                       ? json_loadb(json_string_value(v), json_string_length(v), JSON_DECODE_ANY,
+                                    NULL)
                        : json_object();
     if (json_is_object(tree)) json_object_set(function, "arguments", tree);
     json_decref(tree);
@@ -100,7 +104,8 @@ static bool open_tool_calls(json_t *message, const place *at)
     return true;
 }
 
-/* Give every call an id and every tool result the id it answers, pairwise in order of appearance. */
+/* Give every call an id and every tool result the id it answers, pairwise in order of
+ * appearance. */
 static void pair_tool_ids(json_t *messages)
 {
     json_t *open = json_array(); /* ids of calls without a result yet */

@@ -16,8 +16,8 @@
  * (the error names `model_id`). Errors: 400 with param "messages...". */
 bool qn_messages_normalize(json_t *messages, const char *model_id, qn_http_error *e);
 
-/* Join the system messages at the start into one, with a blank line between them, for templates that
- * take only one. Returns false if there were fewer than two (no failure). */
+/* Join the system messages at the start into one, with a blank line between them, for templates
+ * that take only one. Returns false if there were fewer than two (no failure). */
 bool qn_messages_join_system(json_t *messages);
 
 #endif

@@ -66,8 +66,8 @@ static json_t *model_row(const qn_server *s)
     json_object_set_new(j, "owned_by", json_string(owner));
     json_object_set_new(j, "context_window", json_integer(n_ctx));
     json_object_set_new(j, "max_model_len", json_integer(n_ctx));
-    static const char *const absent[] = {"reasoning", "vision", "audio", "tools", "structured_output",
-                                         "embeddings", "adapters"};
+    static const char *const absent[] = {"reasoning", "vision", "audio", "tools",
+                                         "structured_output", "embeddings", "adapters"};
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
         json_object_set_new(j, absent[i], json_false());
     }
@@ -91,8 +91,8 @@ void qn_models_list(qn_exchange *x)
     qn_exchange_reply(x, 200, list_of(model_row(x->server)));
 }
 
-/* The list filtered to one id. The id's fields stand at the top as well, for clients that expect the
- * single object. */
+/* The list filtered to one id. The id's fields stand at the top as well, for clients that expect
+ * the single object. */
 void qn_models_one(qn_exchange *x)
 {
     bool known = !strcmp(x->tail, x->server->opts.loaded->id);
@@ -116,9 +116,10 @@ void qn_health(qn_exchange *x)
 
 void qn_index(qn_exchange *x)
 {
-    json_t *j = json_pack("{s:s, s:s, s:s, s:[s,s,s,s,s,s]}", "name", "quern", "version", QN_VERSION, "model",
+    json_t *j = json_pack("{s:s, s:s, s:s, s:[s,s,s,s,s,s]}", "name", "quern", "version",
+                          QN_VERSION, "model",
                           x->server->opts.loaded->id, "endpoints", "POST /v1/chat/completions",
-                          "POST /v1/completions", "GET /v1/models", "GET /v1/models/{id}", "GET /v1",
-                          "GET /health");
+                          "POST /v1/completions", "GET /v1/models", "GET /v1/models/{id}",
+                          "GET /v1", "GET /health");
     qn_exchange_reply(x, 200, j);
 }

@@ -18,14 +18,15 @@ void qn_openai_set_id(qn_exchange *x, const char *prefix)
 json_t *qn_openai_head(const qn_exchange *x, const char *object)
 {
     return json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", x->gen.id, "object", object, "created",
-                     (json_int_t)x->gen.created, "model", x->server->opts.loaded->id, "system_fingerprint",
-                     x->server->fingerprint);
+                     (json_int_t)x->gen.created, "model", x->server->opts.loaded->id,
+                     "system_fingerprint", x->server->fingerprint);
 }
 
 json_t *qn_openai_usage(const qn_exchange *x)
 {
     json_int_t prompt = (json_int_t)x->gen.prompt.len, completion = x->gen.pieces.n_tokens;
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens",
+                     completion,
                      "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens",
                      (json_int_t)x->gen.stats.cached_tokens);
 }
@@ -51,7 +52,9 @@ static json_t *entry(const qn_tokenizer *tok, uint32_t id, float logprob)
     qn_buf bytes = {0};
     qn_tokenizer_token_bytes(tok, id, &bytes);
     json_t *list = json_array();
-    for (size_t i = 0; i < bytes.len; i++) json_array_append_new(list, json_integer((unsigned char)bytes.data[i]));
+    for (size_t i = 0; i < bytes.len; i++) {
+        json_array_append_new(list, json_integer((unsigned char)bytes.data[i]));
+    }
     qn_buf_release(&bytes);
     json_t *j = json_object();
     json_object_set_new(j, "id", json_integer(id));
@@ -90,10 +93,12 @@ static size_t token_characters(const qn_tokenizer *tok, uint32_t id, bool is_fir
     return n - trimmed;
 }
 
-json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n, size_t *offset)
+json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n,
+                                  size_t *offset)
 {
     if (!n) return json_null();
-    json_t *tokens = json_array(), *logprobs = json_array(), *tops = json_array(), *offsets = json_array();
+    json_t *tokens = json_array(), *logprobs = json_array();
+    json_t *tops = json_array(), *offsets = json_array();
     for (size_t i = 0; i < n; i++) {
         const qn_sample *s = &samples[i];
         json_t *top = json_object();
@@ -108,8 +113,8 @@ json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samp
         json_array_append_new(offsets, json_integer((json_int_t)*offset));
         *offset += token_characters(tok, s->token, *offset == 0);
     }
-    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", logprobs, "top_logprobs", tops,
-                     "text_offset", offsets);
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", logprobs,
+                     "top_logprobs", tops, "text_offset", offsets);
 }
 
 /* ---- chunks ---- */

@@ -10,8 +10,8 @@
 /* Give the exchange its id, PREFIX + a random UUID (no failure). */
 void qn_openai_set_id(qn_exchange *x, const char *prefix);
 
-/* {id, object, created, model, system_fingerprint}, the beginning of every reply and chunk; the caller
- * owns it. Errors: NULL without memory. */
+/* {id, object, created, model, system_fingerprint}, the beginning of every reply and chunk; the
+ * caller owns it. Errors: NULL without memory. */
 json_t *qn_openai_head(const qn_exchange *x, const char *object);
 
 /* {prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details}. Errors: NULL without
@@ -22,10 +22,11 @@ json_t *qn_openai_usage(const qn_exchange *x);
  * Errors: NULL without memory. */
 json_t *qn_openai_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n);
 
-/* The old form, {tokens, token_logprobs, top_logprobs, text_offset}, for samples [n] whose text begins
- * *offset characters into the reply; *offset moves behind them. null if n is 0. Errors: NULL without
- * memory. */
-json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n, size_t *offset);
+/* The old form, {tokens, token_logprobs, top_logprobs, text_offset}, for samples [n] whose text
+ * begins *offset characters into the reply; *offset moves behind them. null if n is 0. Errors: NULL
+ * without memory. */
+json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n,
+                                  size_t *offset);
 
 /* Append the chunk with this finish choice, with the usage where the request wants it, and [DONE].
  * Takes `choice`. Errors: x->out.failed. */

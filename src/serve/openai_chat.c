@@ -23,7 +23,8 @@ static const char *effort_for(const qn_chat_template *chat, size_t level)
 /* Add reasoning_effort's part of the template variables. */
 static bool apply_effort(qn_exchange *x, json_t *vars, qn_http_error *e)
 {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh",
+                                          "max"};
     const char *effort = NULL;
     if (!qn_field_string(x->gen.body, "reasoning_effort", &effort, e)) return false;
     if (!effort) return true;
@@ -31,7 +32,8 @@ static bool apply_effort(qn_exchange *x, json_t *vars, qn_http_error *e)
     while (i < n && strcmp(effort, efforts[i])) i++;
     if (i == n) {
         return qn_fail_field(e, "reasoning_effort",
-                             "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max");
+                             "reasoning_effort must be one of none, minimal, low, medium, high, "
+                             "xhigh, max");
     }
     const char *word = effort_for(x->server->opts.loaded->chat, i);
     json_object_set_new(vars, "enable_thinking", json_boolean(i > 0));
@@ -39,18 +41,21 @@ static bool apply_effort(qn_exchange *x, json_t *vars, qn_http_error *e)
     return true;
 }
 
-/* Without thinking, a model's own temperature is often too high: keep to 0.7 unless somebody chose. */
+/* Without thinking, a model's own temperature is often too high: keep to 0.7 unless somebody
+ * chose. */
 static void cool_down(qn_exchange *x, const json_t *vars)
 {
     static const float cool = 0.7f;
-    bool chosen = x->server->opts.defaults.sampling_explicit || qn_json_get(x->gen.body, "temperature");
+    bool chosen = x->server->opts.defaults.sampling_explicit ||
+                  qn_json_get(x->gen.body, "temperature");
     float *t = &x->gen.fields.sampling.temperature;
     if (!chosen && *t > cool && json_is_false(json_object_get(vars, "enable_thinking"))) *t = cool;
 }
 
 /* The template's variables: the operator's, then reasoning_effort, then chat_template_kwargs, then
  * the messages. */
-static bool collect_vars(qn_exchange *x, json_t *vars, json_t *messages, bool continues, qn_http_error *e)
+static bool collect_vars(qn_exchange *x, json_t *vars, json_t *messages, bool continues,
+                         qn_http_error *e)
 {
     json_t *given = NULL;
     const json_t *own = x->server->opts.template_args;
@@ -72,10 +77,12 @@ static bool cut_behind_last(const json_t *messages, qn_buf *text, qn_http_error 
     size_t n = strlen(content);
     while (n && strchr(" \n\t\r", content[n - 1])) n--; /* templates trim */
     char *at = NULL;
-    for (char *s = text->data; n && (s = memmem(s, text->len - (size_t)(s - text->data), content, n)); s++) at = s;
+    const char *end = text->data + text->len;
+    for (char *s = text->data; n && (s = memmem(s, (size_t)(end - s), content, n)); s++) at = s;
     if (!at) {
         return qn_fail_field(e, "continue_final_message",
-                             "continue_final_message: the template does not show the last message's text");
+                             "continue_final_message: the template does not show the text of the "
+                             "last message");
     }
     text->len = (size_t)(at - text->data) + n;
     text->data[text->len] = '\0';
@@ -92,7 +99,8 @@ static bool render(qn_exchange *x, json_t *messages, qn_buf *text, qn_http_error
     bool ok = collect_vars(x, vars, messages, continues, e);
     if (ok && qn_chat_template_render(chat, vars, text, &err)) {
         /* Some templates take one system message only. */
-        ok = qn_messages_join_system(messages) && !qn_chat_template_render(chat, vars, text, &again);
+        ok = qn_messages_join_system(messages) &&
+             !qn_chat_template_render(chat, vars, text, &again);
         if (!ok && err.code == QN_NOMEM) qn_fail_err(e, &err, NULL);
         else if (!ok) qn_fail_field(e, "messages", "prompt build failed: %s", err.text);
     }
@@ -122,8 +130,8 @@ static bool prepare(qn_exchange *x, qn_http_error *e)
     qn_generation *g = &x->gen;
     qn_openai_set_id(x, "chatcmpl-");
     return qn_fields_check_supported(g->body, e) &&
-           qn_fields_read(&g->fields, g->body, &x->server->opts.defaults, x->server->opts.loaded->model->info.n_vocab,
-                          false, &g->arena, e) &&
+           qn_fields_read(&g->fields, g->body, &x->server->opts.defaults,
+                          x->server->opts.loaded->model->info.n_vocab, false, &g->arena, e) &&
            take_messages(x, e);
 }
 
@@ -181,6 +189,6 @@ static void reply(qn_exchange *x)
 }
 
 const qn_protocol qn_openai_chat = {
-    .prompt_param = "messages", .prepare = prepare, .begin = begin, .piece = piece, .end = end, .reply = reply,
-    .stream_error = qn_openai_stream_error,
+    .prompt_param = "messages", .prepare = prepare, .begin = begin, .piece = piece, .end = end,
+    .reply = reply, .stream_error = qn_openai_stream_error,
 };

@@ -23,15 +23,20 @@ static bool take_ids(qn_exchange *x, const json_t *list, qn_http_error *e)
     json_t *v;
     json_array_foreach(list, i, v) {
         json_int_t id;
-        if (!qn_json_int(v, &id)) return qn_fail_field(e, "prompt", "prompt: token ids must be of type int");
+        if (!qn_json_int(v, &id)) {
+            return qn_fail_field(e, "prompt", "prompt: token ids must be of type int");
+        }
         if (id < 0 || id >= n_vocab) {
-            return qn_fail_field(e, "prompt", "prompt: token id %lld is outside the vocabulary of %u tokens",
+            return qn_fail_field(e, "prompt",
+                                 "prompt: token id %lld is outside the vocabulary of %u tokens",
                                  (long long)id, n_vocab);
         }
         uint32_t id32 = (uint32_t)id;
         qn_ids_put(&x->gen.prompt, &id32, 1);
     }
-    if (x->gen.prompt.failed) return qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
+    if (x->gen.prompt.failed) {
+        return qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
+    }
     return true;
 }
 
@@ -41,13 +46,15 @@ static bool take_prompt(qn_exchange *x, qn_http_error *e)
     const json_t *v = qn_json_get(x->gen.body, "prompt");
     if (json_is_array(v) && !is_id_list(v)) {
         if (json_array_size(v) > 1) {
-            return qn_fail_field(e, "prompt", "prompt: several prompts in one request are not supported yet");
+            return qn_fail_field(e, "prompt",
+                                 "prompt: several prompts in one request are not supported yet");
         }
         v = json_array_get(v, 0);
     }
     if (is_id_list(v)) return take_ids(x, v, e);
     if (!json_is_string(v) || !json_string_length(v)) {
-        return qn_fail_field(e, "prompt", "prompt required: a non-empty string or a list of token ids");
+        return qn_fail_field(e, "prompt",
+                             "prompt required: a non-empty string or a list of token ids");
     }
     qn_err err = {0};
     const qn_tokenizer *tok = x->server->opts.loaded->tok;
@@ -63,7 +70,8 @@ static bool check_own_fields(const json_t *body, qn_http_error *e)
     bool echo = false;
     int64_t best_of = 1;
     const char *suffix = NULL;
-    if (!qn_field_bool(body, "echo", &echo, e) || !qn_field_int(body, "best_of", 1, INT64_MAX, &best_of, e) ||
+    if (!qn_field_bool(body, "echo", &echo, e) ||
+        !qn_field_int(body, "best_of", 1, INT64_MAX, &best_of, e) ||
         !qn_field_string(body, "suffix", &suffix, e)) {
         return false;
     }
@@ -81,7 +89,8 @@ static bool prepare(qn_exchange *x, qn_http_error *e)
     if (dflt.max_tokens < 0) dflt.max_tokens = DEFAULT_MAX_TOKENS;
     qn_openai_set_id(x, "cmpl-");
     return qn_fields_check_supported(g->body, e) && check_own_fields(g->body, e) &&
-           qn_fields_read(&g->fields, g->body, &dflt, loaded->model->info.n_vocab, true, &g->arena, e) &&
+           qn_fields_read(&g->fields, g->body, &dflt, loaded->model->info.n_vocab, true, &g->arena,
+                          e) &&
            take_prompt(x, e);
 }
 
@@ -123,7 +132,8 @@ static void end(qn_exchange *x, const qn_piece *rest)
 static void reply(qn_exchange *x)
 {
     qn_pieces *all = &x->gen.pieces;
-    qn_piece p = {.text = all->text.data, .n = all->text.len, .samples = all->samples, .n_samples = all->n_samples};
+    qn_piece p = {.text = all->text.data, .n = all->text.len, .samples = all->samples,
+                  .n_samples = all->n_samples};
     json_t *j = qn_openai_head(x, object_name), *choices = json_array();
     json_array_append_new(choices, choice(x, &p, x->gen.finish));
     json_object_set_new(j, "choices", choices);
@@ -132,6 +142,6 @@ static void reply(qn_exchange *x)
 }
 
 const qn_protocol qn_openai_completions = {
-    .prompt_param = "prompt", .prepare = prepare, .begin = begin, .piece = piece, .end = end, .reply = reply,
-    .stream_error = qn_openai_stream_error,
+    .prompt_param = "prompt", .prepare = prepare, .begin = begin, .piece = piece, .end = end,
+    .reply = reply, .stream_error = qn_openai_stream_error,
 };

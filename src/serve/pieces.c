@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-qn_code qn_pieces_init(qn_pieces *p, const qn_tokenizer *tok, const char *const *stops, size_t n_stops,
-                       bool keep_samples, qn_err *err)
+qn_code qn_pieces_init(qn_pieces *p, const qn_tokenizer *tok, const char *const *stops,
+                       size_t n_stops, bool keep_samples, qn_err *err)
 {
     p->keep_samples = keep_samples;
     return qn_reply_new(&p->reply, tok, stops, n_stops, err);

@@ -23,7 +23,7 @@ typedef struct qn_pieces {
     bool keep_samples;
     bool stopped;         /* a stop string was met: no token counts any more */
     bool failed;          /* out of memory */
-    uint32_t n_tokens;    /* tokens of the reply, the end token and the one that completed a stop included */
+    uint32_t n_tokens;    /* of the reply, with the end token and the one that completed a stop */
     qn_buf text;          /* everything so far */
     size_t n_given;       /* bytes of `text` already in pieces */
     qn_sample *samples;   /* [n_samples], all of them */
@@ -32,8 +32,8 @@ typedef struct qn_pieces {
 } qn_pieces;
 
 /* Zeroed memory becomes a collector. Errors: those of qn_reply_new. */
-qn_code qn_pieces_init(qn_pieces *p, const qn_tokenizer *tok, const char *const *stops, size_t n_stops,
-                       bool keep_samples, qn_err *err);
+qn_code qn_pieces_init(qn_pieces *p, const qn_tokenizer *tok, const char *const *stops,
+                       size_t n_stops, bool keep_samples, qn_err *err);
 void qn_pieces_release(qn_pieces *p);
 
 /* Take one token event. Errors: p->failed. */

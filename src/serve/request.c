@@ -10,7 +10,7 @@
 
 #include "serve/json.h"
 
-enum { PENALTY_WINDOW = 20 }; /* tokens that the penalties look back on where a request does not say */
+enum { PENALTY_WINDOW = 20 }; /* tokens that penalties look back on where a request is silent */
 
 /* ---- typed readers ---- */
 
@@ -28,7 +28,8 @@ bool qn_field_bool(const json_t *body, const char *name, bool *out, qn_http_erro
     return true;
 }
 
-bool qn_field_int(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out, qn_http_error *e)
+bool qn_field_int(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out,
+                  qn_http_error *e)
 {
     const json_t *v = qn_json_get(body, name);
     if (!v) return true;
@@ -40,7 +41,8 @@ bool qn_field_int(const json_t *body, const char *name, int64_t min, int64_t max
     return true;
 }
 
-bool qn_field_number(const json_t *body, const char *name, double min, double max, double *out, qn_http_error *e)
+bool qn_field_number(const json_t *body, const char *name, double min, double max, double *out,
+                     qn_http_error *e)
 {
     const json_t *v = qn_json_get(body, name);
     if (!v) return true;
@@ -122,7 +124,8 @@ static bool read_sampling(qn_sampling *s, const json_t *body, qn_http_error *e)
 
 /* ---- logit_bias ---- */
 
-static bool bias_entry(qn_logit_bias *b, const char *key, const json_t *value, uint32_t n_vocab, qn_http_error *e)
+static bool bias_entry(qn_logit_bias *b, const char *key, const json_t *value, uint32_t n_vocab,
+                       qn_http_error *e)
 {
     char *end;
     errno = 0;
@@ -132,7 +135,8 @@ static bool bias_entry(qn_logit_bias *b, const char *key, const json_t *value, u
         return qn_fail_field(e, "logit_bias", "logit_bias must be a dict of int to float");
     }
     if (id < 0 || id >= n_vocab) {
-        return qn_fail_field(e, "logit_bias", "logit_bias: token id %lld is outside the vocabulary of %u tokens", id,
+        return qn_fail_field(e, "logit_bias",
+                             "logit_bias: token id %lld is outside the vocabulary of %u tokens", id,
                              n_vocab);
     }
     double bias = json_number_value(value);
@@ -143,15 +147,18 @@ static bool bias_entry(qn_logit_bias *b, const char *key, const json_t *value, u
     return true;
 }
 
-static bool read_bias(qn_sampling *s, const json_t *body, uint32_t n_vocab, qn_arena *arena, qn_http_error *e)
+static bool read_bias(qn_sampling *s, const json_t *body, uint32_t n_vocab, qn_arena *arena,
+                      qn_http_error *e)
 {
     json_t *v = qn_json_get(body, "logit_bias");
     if (!v) return true;
-    if (!json_is_object(v)) return qn_fail_field(e, "logit_bias", "logit_bias must be a dict of int to float");
+    if (!json_is_object(v)) {
+        return qn_fail_field(e, "logit_bias", "logit_bias must be a dict of int to float");
+    }
     size_t n = json_object_size(v);
     if (n > QN_MAX_LOGIT_BIAS) {
-        return qn_fail_field(e, "logit_bias", "logit_bias has %zu entries; at most %d are allowed", n,
-                             QN_MAX_LOGIT_BIAS);
+        return qn_fail_field(e, "logit_bias", "logit_bias has %zu entries; at most %d are allowed",
+                             n, QN_MAX_LOGIT_BIAS);
     }
     qn_logit_bias *bias = qn_arena_take(arena, n ? n : 1, sizeof *bias);
     if (!bias) return qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
@@ -173,9 +180,12 @@ static bool add_stop(qn_fields *f, const json_t *v, qn_http_error *e)
     size_t n = json_string_length(v);
     if (!json_is_string(v) || !n) return true;
     if (n > QN_MAX_STOP_BYTES) {
-        return qn_fail_field(e, "stop", "stop: a string has %zu bytes; at most %d are allowed", n, QN_MAX_STOP_BYTES);
+        return qn_fail_field(e, "stop", "stop: a string has %zu bytes; at most %d are allowed", n,
+                             QN_MAX_STOP_BYTES);
     }
-    if (strlen(json_string_value(v)) != n) return qn_fail_field(e, "stop", "stop: a string has a NUL character");
+    if (strlen(json_string_value(v)) != n) {
+        return qn_fail_field(e, "stop", "stop: a string has a NUL character");
+    }
     if (f->n_stops == QN_MAX_STOPS) {
         return qn_fail_field(e, "stop", "stop must have at most %d strings", QN_MAX_STOPS);
     }
@@ -188,7 +198,9 @@ static bool read_stops(qn_fields *f, const json_t *body, qn_http_error *e)
     json_t *v = qn_json_get(body, "stop");
     if (!v) return true;
     if (json_is_string(v)) return add_stop(f, v, e);
-    if (!json_is_array(v)) return qn_fail_field(e, "stop", "stop must be of type string or array of strings");
+    if (!json_is_array(v)) {
+        return qn_fail_field(e, "stop", "stop must be of type string or array of strings");
+    }
     size_t i;
     json_t *item;
     json_array_foreach(v, i, item) {
@@ -204,8 +216,8 @@ static bool read_logprobs(qn_fields *f, const json_t *body, bool is_completion, 
     json_int_t k;
     if (is_completion && v && qn_json_int(v, &k)) {
         if (k < 0 || k > QN_LEGACY_TOP_LOGPROBS) {
-            return qn_fail_field(e, "logprobs", "logprobs must be at %s %d", k < 0 ? "least" : "most",
-                                 k < 0 ? 0 : QN_LEGACY_TOP_LOGPROBS);
+            return qn_fail_field(e, "logprobs", "logprobs must be at %s %d",
+                                 k < 0 ? "least" : "most", k < 0 ? 0 : QN_LEGACY_TOP_LOGPROBS);
         }
         f->logprobs = f->legacy_logprobs = true;
         f->sampling.n_top = (uint32_t)k;
@@ -215,7 +227,9 @@ static bool read_logprobs(qn_fields *f, const json_t *body, bool is_completion, 
     int64_t top = -1;
     const json_t *t = qn_json_get(body, "top_logprobs");
     bool unset = qn_json_int(t, &k) && k == -1;
-    if (!unset && !qn_field_int(body, "top_logprobs", 0, QN_API_TOP_LOGPROBS, &top, e)) return false;
+    if (!unset && !qn_field_int(body, "top_logprobs", 0, QN_API_TOP_LOGPROBS, &top, e)) {
+        return false;
+    }
     if (top > 0) {
         f->logprobs = true;
         f->sampling.n_top = (uint32_t)top;
@@ -232,19 +246,22 @@ static bool read_stream(qn_fields *f, const json_t *body, qn_http_error *e)
     const json_t *v = options ? qn_json_get(options, "include_usage") : NULL;
     if (!v) return true;
     if (!json_is_boolean(v)) {
-        return qn_fail_field(e, "stream_options.include_usage", "stream_options.include_usage must be of type bool");
+        return qn_fail_field(e, "stream_options.include_usage",
+                             "stream_options.include_usage must be of type bool");
     }
     f->usage = json_is_true(v) ? QN_USAGE_CHUNK : QN_USAGE_NONE;
     return true;
 }
 
-bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults *dflt, uint32_t n_vocab,
-                    bool is_completion, qn_arena *arena, qn_http_error *e)
+bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults *dflt,
+                    uint32_t n_vocab, bool is_completion, qn_arena *arena, qn_http_error *e)
 {
     memset(f, 0, sizeof *f);
     f->sampling = dflt->sampling;
     f->max_tokens = dflt->max_tokens;
-    f->sampling.repetition_context = f->sampling.presence_context = f->sampling.frequency_context = PENALTY_WINDOW;
+    f->sampling.repetition_context = PENALTY_WINDOW;
+    f->sampling.presence_context = PENALTY_WINDOW;
+    f->sampling.frequency_context = PENALTY_WINDOW;
     const char *model = NULL;
     if (!qn_field_string(body, "model", &model, e)) return false;
     /* max_completion_tokens is read last so that it wins, but both are checked. */
@@ -252,7 +269,10 @@ bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults 
     if (!qn_field_int(body, "max_completion_tokens", 0, INT64_MAX, &f->max_tokens, e)) return false;
     int64_t n = 1;
     if (!qn_field_int(body, "n", 1, INT64_MAX, &n, e)) return false;
-    if (n > 1) return qn_fail_field(e, "n", "n must be 1: several choices in one request are not supported yet");
+    if (n > 1) {
+        return qn_fail_field(e, "n",
+                             "n must be 1: several choices in one request are not supported yet");
+    }
     return read_stream(f, body, e) && read_sampling(&f->sampling, body, e) &&
            read_bias(&f->sampling, body, n_vocab, arena, e) && read_stops(f, body, e) &&
            read_logprobs(f, body, is_completion, e);
@@ -274,23 +294,28 @@ static bool hides_tools(const json_t *body)
 
 bool qn_fields_check_supported(const json_t *body, qn_http_error *e)
 {
-    static const char *const grammars[] = {"guided_grammar", "guided_regex", "guided_choice", "guided_json",
+    static const char *const grammars[] = {"guided_grammar", "guided_regex", "guided_choice",
+                                           "guided_json",
                                            "structured_outputs", "grammar", "json_schema"};
     for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
         if (qn_json_get(body, grammars[i])) {
-            return qn_fail_field(e, grammars[i], "not supported yet: %s (structured output)", grammars[i]);
+            return qn_fail_field(e, grammars[i], "not supported yet: %s (structured output)",
+                                 grammars[i]);
         }
     }
     const json_t *format = qn_json_get(body, "response_format");
     if (format && !json_is_object(format)) return wrong_type(e, "response_format", "object");
     if (format && !is_plain_text_format(format)) {
-        return qn_fail_field(e, "response_format", "not supported yet: response_format other than {\"type\": "
+        return qn_fail_field(e, "response_format",
+                             "not supported yet: response_format other than {\"type\": "
                                                    "\"text\"} (structured output)");
     }
     const json_t *tools = qn_json_get(body, "tools");
     if (tools && !json_is_array(tools)) return wrong_type(e, "tools", "array");
     if (json_array_size(tools) && !hides_tools(body)) {
-        return qn_fail_field(e, "tools", "not supported yet: tools; leave them out or send tool_choice \"none\"");
+        return qn_fail_field(e, "tools",
+                             "not supported yet: tools; leave them out or send tool_choice "
+                             "\"none\"");
     }
     const char *adapter = NULL;
     if (!qn_field_string(body, "adapter", &adapter, e)) return false;

@@ -1,7 +1,8 @@
 /* request.h - the fields that all generation requests share (spec server 4).
  *
- * null means absent, unknown fields are ignored, integral doubles are integers. A wrong type or range
- * is a 400 that names the field. Protocols with other names for a field translate them before.
+ * null means absent, unknown fields are ignored, integral doubles are integers. A wrong type or
+ * range is a 400 that names the field. Protocols with other names for a field translate them
+ * before.
  *
  * Ownership: strings and trees are borrowed from the body, which must live as long as the fields.
  * Threads: one thread at a time.
@@ -44,21 +45,23 @@ typedef struct qn_fields {
     bool legacy_logprobs;    /* in the shape of the old completions API */
 } qn_fields;
 
-/* Read the shared fields of a body. n_vocab bounds token ids in logit_bias. is_completion allows the
- * integer form of logprobs. Memory comes from `arena`. Returns false with *e filled.
- * Errors: 400 with param, 500 without memory. */
-bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults *dflt, uint32_t n_vocab,
-                    bool is_completion, qn_arena *arena, qn_http_error *e);
+/* Read the shared fields of a body. n_vocab bounds token ids in logit_bias. is_completion allows
+ * the integer form of logprobs. Memory comes from `arena`. Returns false with *e filled. Errors:
+ * 400 with param, 500 without memory. */
+bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults *dflt,
+                    uint32_t n_vocab, bool is_completion, qn_arena *arena, qn_http_error *e);
 
 /* Refuse, by name, fields that ask for something this server does not do yet. Returns false with *e
  * filled. Errors: 400 with param. */
 bool qn_fields_check_supported(const json_t *body, qn_http_error *e);
 
-/* Typed readers for the protocols' own fields: absent or null leaves *out alone. Return false with *e
- * filled. Errors: 400 "X must be of type T", "X must be at least N", "X must be at most N". */
+/* Typed readers for the protocols' own fields: absent or null leaves *out alone. Return false with
+ * *e filled. Errors: 400 "X must be of type T", "X must be at least N", "X must be at most N". */
 bool qn_field_bool(const json_t *body, const char *name, bool *out, qn_http_error *e);
-bool qn_field_int(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out, qn_http_error *e);
-bool qn_field_number(const json_t *body, const char *name, double min, double max, double *out, qn_http_error *e);
+bool qn_field_int(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out,
+                  qn_http_error *e);
+bool qn_field_number(const json_t *body, const char *name, double min, double max, double *out,
+                     qn_http_error *e);
 bool qn_field_string(const json_t *body, const char *name, const char **out, qn_http_error *e);
 bool qn_field_object(const json_t *body, const char *name, json_t **out, qn_http_error *e);
 

@@ -31,7 +31,8 @@ static qn_code fail_listen(int fd, const char *where, unsigned port, qn_err *err
     int why = errno;
     if (fd >= 0) close(fd);
     if (why == EADDRINUSE) {
-        return qn_err_set(err, QN_IO, "port %u on %s is in use; choose another with --port (0 takes any free one)",
+        return qn_err_set(err, QN_IO,
+                          "port %u on %s is in use; choose another with --port (0: any free one)",
                           port, where);
     }
     return qn_err_set(err, QN_IO, "cannot listen on %s port %u: %s", where, port, strerror(why));
@@ -43,7 +44,10 @@ static qn_code listen_tcp(qn_server *s, qn_err *err)
     char service[8];
     snprintf(service, sizeof service, "%u", s->opts.port);
     int rc = getaddrinfo(s->opts.host, service, &hints, &found);
-    if (rc) return qn_err_set(err, QN_IO, "cannot listen on host %s: %s", s->opts.host, gai_strerror(rc));
+    if (rc) {
+        return qn_err_set(err, QN_IO, "cannot listen on host %s: %s", s->opts.host,
+                          gai_strerror(rc));
+    }
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int on = 1;
     bool ok = fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) &&
@@ -58,7 +62,8 @@ static qn_code listen_tcp(qn_server *s, qn_err *err)
     getnameinfo((struct sockaddr *)&bound, n, NULL, 0, port, sizeof port, NI_NUMERICSERV);
     s->port = (uint16_t)atoi(port);
     bool is_v6 = strchr(s->opts.host, ':') != NULL;
-    snprintf(s->url, sizeof s->url, "http://%s%s%s:%s", is_v6 ? "[" : "", s->opts.host, is_v6 ? "]" : "", port);
+    snprintf(s->url, sizeof s->url, "http://%s%s%s:%s", is_v6 ? "[" : "", s->opts.host,
+             is_v6 ? "]" : "", port);
     s->listen_fd = fd;
     return QN_OK;
 }
@@ -68,13 +73,15 @@ static qn_code listen_unix(qn_server *s, qn_err *err)
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     const char *path = s->opts.unix_path;
     if (strlen(path) >= sizeof at.sun_path) {
-        return qn_err_set(err, QN_INVALID, "socket path %s is longer than %zu bytes", path, sizeof at.sun_path - 1);
+        return qn_err_set(err, QN_INVALID, "socket path %s is longer than %zu bytes", path,
+                          sizeof at.sun_path - 1);
     }
     strcpy(at.sun_path, path);
     struct stat st;
     if (!lstat(path, &st) && S_ISSOCK(st.st_mode)) unlink(path); /* left behind by an earlier run */
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool ok = fd >= 0 && !fchmod(fd, 0600) && !bind(fd, (struct sockaddr *)&at, sizeof at) && !chmod(path, 0600) &&
+    bool ok = fd >= 0 && !fchmod(fd, 0600) && !bind(fd, (struct sockaddr *)&at, sizeof at) &&
+              !chmod(path, 0600) &&
               !listen(fd, BACKLOG);
     if (!ok) {
         int why = errno;
@@ -105,7 +112,9 @@ static void fill_special(qn_server *s)
     qn_ids newline = {0};
     for (size_t i = 0; i < loaded->n_eos; i++) s->special[s->n_special++] = loaded->eos[i];
     if (!qn_tokenizer_encode(loaded->tok, "\n", 1, 0, &newline, NULL)) {
-        for (size_t i = 0; i < newline.len && i < QN_MAX_NEWLINE; i++) s->special[s->n_special++] = newline.data[i];
+        for (size_t i = 0; i < newline.len && i < QN_MAX_NEWLINE; i++) {
+            s->special[s->n_special++] = newline.data[i];
+        }
     }
     qn_ids_release(&newline);
 }
@@ -121,7 +130,8 @@ static void fill_defaults(qn_server *s)
     s->needs_host_check = !o->unix_path && !has_keys && qn_guard_is_loopback(o->host);
     s->started = (int64_t)time(NULL);
     fill_special(s);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s-%s", QN_VERSION, o->loaded->dev->name);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s-%s", QN_VERSION,
+             o->loaded->dev->name);
 }
 
 qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err)

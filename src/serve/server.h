@@ -4,9 +4,9 @@
  * generation.c (preparing requests, taking the engine's events), request.c and messages.c (fields),
  * pieces.c (tokens to text), openai_*.c (one per protocol surface), models.c (models, health).
  *
- * The server borrows the engine and the model, which outlive it. It starts three threads of its own:
- * one for connections, one that prepares requests, one that turns events into replies. No request
- * ends the process.
+ * The server borrows the engine and the model, which outlive it. It starts three threads of its
+ * own: one for connections, one that prepares requests, one that turns events into replies. No
+ * request ends the process.
  * Threads: start and stop from one thread; the others from any.
  */
 #ifndef QN_SERVE_SERVER_H
@@ -36,8 +36,8 @@ typedef struct qn_server_opts {
     const json_t *template_args;        /* object for every chat template; NULL: none */
 } qn_server_opts;
 
-/* Listen and serve. Strings and lists are borrowed until qn_server_stop. Errors: QN_IO (the address is
- * unknown or in use: names it), QN_NOMEM, QN_INVALID. */
+/* Listen and serve. Strings and lists are borrowed until qn_server_stop. Errors: QN_IO (the address
+ * is unknown or in use: names it), QN_NOMEM, QN_INVALID. */
 qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err);
 
 /* Try the address and let it go again, so that a port in use is known before a model is loaded.

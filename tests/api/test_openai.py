@@ -160,6 +160,13 @@ def test_completions(client, server):
     assert counts(chunks[-1].usage) == counts(reply.usage)
 
 
+def test_same_prompt_again_is_cached(client):
+    kwargs = {"model": "any", "prompt": "count: " + " ".join(map(str, range(200))), "temperature": 0, "max_tokens": 8}
+    first, second = (client.completions.create(**kwargs) for _ in range(2))
+    assert second.usage.prompt_tokens_details.cached_tokens > 0
+    assert counts(first.usage) == counts(second.usage) and first.choices[0].text == second.choices[0].text
+
+
 def test_completions_from_ids(client):
     reply = client.completions.create(model="any", prompt=[1, 2, 3], temperature=0, max_tokens=4)
     nested = client.completions.create(model="any", prompt=[[1, 2, 3]], temperature=0, max_tokens=4)
