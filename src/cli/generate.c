@@ -189,7 +189,7 @@ static int run_generate(const qn_args *args)
         return qn_fail_usage(&err);
     }
     qn_stop_catch();
-    if (qn_session_open(&s, args, model, 1, &err)) status = qn_fail(&err);
+    if (qn_session_open(&s, args, model, &(qn_engine_opts){.max_rows = 1}, &err)) status = qn_fail(&err);
     else if (answer(args, &s, &prompt, &sc, &a, &err)) status = qn_fail(&err);
     if (!status && !sc.broken && !sc.ends_in_newline) putchar('\n');
     if (!status && qn_arg_bool(args, "stats")) fflush(stdout), qn_stats_line(stderr, &a, sc.first_ms);

@@ -34,11 +34,14 @@ static qn_code read_keys(keys *k, const qn_args *args, qn_err *err)
     qn_code rc = qn_file_read(path, KEY_FILE_MAX, &k->file, &size, err);
     if (rc) return rc;
     char *rest = NULL;
-    for (char *line = strtok_r(k->file, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
-        if (k->n == MAX_KEYS) return qn_err_set(err, QN_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
+    for (char *line = strtok_r(k->file, "\r\n", &rest); line;
+         line = strtok_r(NULL, "\r\n", &rest)) {
+        if (k->n == MAX_KEYS)
+            return qn_err_set(err, QN_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
         k->list[k->n++] = line;
     }
-    if (!k->n) return qn_err_set(err, QN_INVALID, "%s holds no key; right would be one key a line", path);
+    if (!k->n)
+        return qn_err_set(err, QN_INVALID, "%s holds no key; right would be one key a line", path);
     return QN_OK;
 }
 
@@ -58,12 +61,14 @@ static void announce(const qn_server *server, const qn_session *s)
     qn_box(stderr, shown, 4);
 }
 
-/* What requests get that say nothing: the command line, else the model's own, else the built-ins. */
+/* What requests get that say nothing: the command line, else the model's own, else the built-ins.
+ */
 static qn_request_defaults read_defaults(const qn_args *args, const qn_session *s)
 {
-    qn_request_defaults d = {.sampling = qn_sampling_read(args, s->loaded->folder),
-                             .sampling_explicit = qn_arg_given(args, "temperature"),
-                             .max_tokens = qn_arg_given(args, "max-tokens") ? qn_arg_int(args, "max-tokens") : -1};
+    qn_request_defaults d = {
+        .sampling = qn_sampling_read(args, s->loaded->folder),
+        .sampling_explicit = qn_arg_given(args, "temperature"),
+        .max_tokens = qn_arg_given(args, "max-tokens") ? qn_arg_int(args, "max-tokens") : -1};
     const json_t *own = json_object_get(qn_folder_generation(s->loaded->folder), "temperature");
     if (!d.sampling_explicit && !json_is_number(own)) d.sampling.temperature = 0.7f;
     return d;
@@ -76,7 +81,8 @@ static qn_code read_template_args(const qn_args *args, json_t **out, qn_err *err
     if (!json_is_object(*out)) {
         json_decref(*out);
         *out = NULL;
-        return qn_err_set(err, QN_INVALID, "--chat-template-args expects a JSON object, not %.60s", text);
+        return qn_err_set(err, QN_INVALID, "--chat-template-args expects a JSON object, not %.60s",
+                          text);
     }
     if (qn_arg_given(args, "thinking")) {
         json_object_set_new(*out, "enable_thinking", json_boolean(qn_arg_bool(args, "thinking")));
@@ -85,13 +91,17 @@ static qn_code read_template_args(const qn_args *args, json_t **out, qn_err *err
 }
 
 /* The options that need no model. */
-static qn_server_opts read_server_opts(const qn_args *args, const keys *k, const json_t *template_args)
+static qn_server_opts read_server_opts(const qn_args *args, const keys *k,
+                                       const json_t *template_args)
 {
     size_t n_origins;
     return (qn_server_opts){
-        .host = qn_arg_str(args, "host"), .port = (uint16_t)qn_arg_int(args, "port"),
-        .unix_path = qn_arg_str(args, "unix"), .api_keys = k->list,
-        .allowed_origins = qn_arg_words(args, "allowed-origins", &n_origins), .template_args = template_args,
+        .host = qn_arg_str(args, "host"),
+        .port = (uint16_t)qn_arg_int(args, "port"),
+        .unix_path = qn_arg_str(args, "unix"),
+        .api_keys = k->list,
+        .allowed_origins = qn_arg_words(args, "allowed-origins", &n_origins),
+        .template_args = template_args,
         .body_limit_bytes = qn_arg_bytes(args, "body-limit"),
         .ping_ms = (uint32_t)(qn_arg_float(args, "sse-ping-interval") * 1000),
     };
@@ -126,7 +136,10 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
     qn_server_opts so = read_server_opts(args, k, template_args);
     /* A port in use is known before a model is loaded. */
     if (qn_server_check_address(&so, &err)) return qn_fail(&err);
-    if (qn_session_open(&s, args, qn_arg_pos(args, 0), (uint32_t)qn_arg_int(args, "batch"), &err)) {
+    qn_engine_opts limits = {.max_rows = (uint32_t)qn_arg_int(args, "batch"),
+                             .prefix_bytes = qn_arg_bytes(args, "prompt-cache")};
+    limits.no_prefix_cache = limits.prefix_bytes == 0;
+    if (qn_session_open(&s, args, qn_arg_pos(args, 0), &limits, &err)) {
         int status = qn_fail(&err);
         return qn_stop_asked() ? QN_EXIT_OK : status;
     }
@@ -163,64 +176,168 @@ static int run_serve(const qn_args *args)
 }
 
 static const qn_opt http_opts[] = {
-    {.name = "host", .kind = QN_OPT_STR, .arg = "ADDRESS", .dflt = "127.0.0.1", .help = "address to listen on"},
-    {.name = "port", .kind = QN_OPT_INT, .min = 0, .max = 65535, .dflt = "8080", .help = "port; 0 takes a free one"},
-    {.name = "unix", .kind = QN_OPT_STR, .arg = "PATH", .help = "listen on a socket in the file system instead"},
-    {.name = "api-key", .kind = QN_OPT_LIST, .arg = "KEY", .help = "clients must show one of these keys"},
-    {.name = "api-key-file", .kind = QN_OPT_STR, .arg = "FILE", .help = "the same from a file, one key a line"},
+    {.name = "host",
+     .kind = QN_OPT_STR,
+     .arg = "ADDRESS",
+     .dflt = "127.0.0.1",
+     .help = "address to listen on"},
+    {.name = "port",
+     .kind = QN_OPT_INT,
+     .min = 0,
+     .max = 65535,
+     .dflt = "8080",
+     .help = "port; 0 takes a free one"},
+    {.name = "unix",
+     .kind = QN_OPT_STR,
+     .arg = "PATH",
+     .help = "listen on a socket in the file system instead"},
+    {.name = "api-key",
+     .kind = QN_OPT_LIST,
+     .arg = "KEY",
+     .help = "clients must show one of these keys"},
+    {.name = "api-key-file",
+     .kind = QN_OPT_STR,
+     .arg = "FILE",
+     .help = "the same from a file, one key a line"},
     {.name = "allowed-origins", .kind = QN_OPT_LIST, .dflt = "*", .help = "web pages that may ask"},
-    {.name = "body-limit", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_BYTES, .min = 1024, .max = 4e9,
-     .dflt = "134217728", .help = "largest request body"},
-    {.name = "sse-ping-interval", .kind = QN_OPT_FLOAT, .min = 0.1, .max = 3600, .dflt = "15", .arg = "SECONDS",
+    {.name = "body-limit",
+     .kind = QN_OPT_SIZE,
+     .size_rule = QN_SIZE_BYTES,
+     .min = 1024,
+     .max = 4e9,
+     .dflt = "134217728",
+     .help = "largest request body"},
+    {.name = "sse-ping-interval",
+     .kind = QN_OPT_FLOAT,
+     .min = 0.1,
+     .max = 3600,
+     .dflt = "15",
+     .arg = "SECONDS",
      .help = "silence after which a stream gets a comment"},
     {.name = "alias", .kind = QN_OPT_STR, .arg = "NAME", .help = "the model's name for clients"},
     {.name = "served-model-name", .kind = QN_OPT_STR, .same_as = "alias", .hidden = true},
-    {.name = "log-level", .kind = QN_OPT_ENUM, .dflt = "INFO",
-     .choices = "DEBUG|INFO|WARNING|ERROR|CRITICAL|debug|info|warning|error|critical", .arg = "LEVEL",
+    {.name = "log-level",
+     .kind = QN_OPT_ENUM,
+     .dflt = "INFO",
+     .choices = "DEBUG|INFO|WARNING|ERROR|CRITICAL|debug|info|warning|error|critical",
+     .arg = "LEVEL",
      .help = "DEBUG, INFO, WARNING, ERROR or CRITICAL"},
-    {.name = "no-open", .kind = QN_OPT_BOOL, .ignored = "a browser is never opened", .hidden = true},
+    {.name = "no-open",
+     .kind = QN_OPT_BOOL,
+     .ignored = "a browser is never opened",
+     .hidden = true},
     {0},
 };
 static const qn_opt request_opts[] = {
-    {.name = "batch", .kind = QN_OPT_INT, .min = 1, .max = 256, .dflt = "8",
+    {.name = "batch",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 256,
+     .dflt = "8",
      .help = "requests that run at once; further ones wait"},
-    {.name = "decode-concurrency", .kind = QN_OPT_INT, .min = 1, .max = 256, .same_as = "batch", .hidden = true},
-    {.name = "max-num-seqs", .kind = QN_OPT_INT, .min = 1, .max = 256, .same_as = "batch", .hidden = true},
-    {.name = "max-tokens", .kind = QN_OPT_INT, .min = 1, .max = 1e7,
-     .help = "longest reply where a request does not say; without it: the context for chat, 512 for completions"},
-    {.name = "chat-template-args", .kind = QN_OPT_STR, .arg = "JSON", .help = "variables for the chat template"},
-    {.name = "thinking", .kind = QN_OPT_SWITCH,
+    {.name = "decode-concurrency",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 256,
+     .same_as = "batch",
+     .hidden = true},
+    {.name = "max-num-seqs",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 256,
+     .same_as = "batch",
+     .hidden = true},
+    {.name = "max-tokens",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 1e7,
+     .help = "longest reply where a request does not say; without it: the context for chat, 512 "
+             "for completions"},
+    {.name = "chat-template-args",
+     .kind = QN_OPT_STR,
+     .arg = "JSON",
+     .help = "variables for the chat template"},
+    {.name = "thinking",
+     .kind = QN_OPT_SWITCH,
      .help = "ask the chat template for thinking, or for none; without it: the template's own way"},
-    {.name = "prompt-cache", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_GIB, .refused = "the prompt cache",
+    {.name = "prompt-cache",
+     .kind = QN_OPT_SIZE,
+     .size_rule = QN_SIZE_GIB,
+     .min = 0,
+     .max = 1e15,
+     .dflt = "8",
+     .arg = "GIB",
+     .help = "memory for the KV of earlier prompts and replies, which later ones reuse; 0: off"},
+    {.name = "prompt-cache-size",
+     .kind = QN_OPT_INT,
+     .refused = "the prompt cache",
      .hidden = true},
-    {.name = "prompt-cache-size", .kind = QN_OPT_INT, .refused = "the prompt cache", .hidden = true},
-    {.name = "prompt-cache-bytes", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_BYTES, .refused = "the prompt cache",
+    {.name = "prompt-cache-bytes",
+     .kind = QN_OPT_SIZE,
+     .size_rule = QN_SIZE_BYTES,
+     .refused = "the prompt cache",
      .hidden = true},
-    {.name = "prompt-concurrency", .kind = QN_OPT_INT, .ignored = "prompts share one step", .hidden = true},
-    {.name = "chat-template", .kind = QN_OPT_STR, .refused = "replacing the model's chat template", .hidden = true},
-    {.name = "isolate", .kind = QN_OPT_BOOL, .refused = "an engine in a process of its own", .hidden = true},
+    {.name = "prompt-concurrency",
+     .kind = QN_OPT_INT,
+     .ignored = "prompts share one step",
+     .hidden = true},
+    {.name = "chat-template",
+     .kind = QN_OPT_STR,
+     .refused = "replacing the model's chat template",
+     .hidden = true},
+    {.name = "isolate",
+     .kind = QN_OPT_BOOL,
+     .refused = "an engine in a process of its own",
+     .hidden = true},
     {.name = "model-pool", .kind = QN_OPT_INT, .refused = "several models", .hidden = true},
-    {.name = "ssd-cache", .kind = QN_OPT_STR, .refused = "the disk tier of the prompt cache", .hidden = true},
-    {.name = "ssd-cache-max", .kind = QN_OPT_STR, .refused = "the disk tier of the prompt cache", .hidden = true},
-    {.name = "ssd-demote-idle", .kind = QN_OPT_STR, .refused = "the disk tier of the prompt cache", .hidden = true},
-    {.name = "ssd-cache-verify", .kind = QN_OPT_BOOL, .refused = "the disk tier of the prompt cache", .hidden = true},
+    {.name = "ssd-cache",
+     .kind = QN_OPT_STR,
+     .refused = "the disk tier of the prompt cache",
+     .hidden = true},
+    {.name = "ssd-cache-max",
+     .kind = QN_OPT_STR,
+     .refused = "the disk tier of the prompt cache",
+     .hidden = true},
+    {.name = "ssd-demote-idle",
+     .kind = QN_OPT_STR,
+     .refused = "the disk tier of the prompt cache",
+     .hidden = true},
+    {.name = "ssd-cache-verify",
+     .kind = QN_OPT_BOOL,
+     .refused = "the disk tier of the prompt cache",
+     .hidden = true},
     {.name = "memory-budget", .kind = QN_OPT_STR, .refused = "a memory budget", .hidden = true},
-    {.name = "kv-budget", .kind = QN_OPT_STR, .refused = "a budget for the KV cache", .hidden = true},
-    {.name = "allow-private-media", .kind = QN_OPT_BOOL, .refused = "images and audio", .hidden = true},
-    {.name = "paged-kv", .kind = QN_OPT_BOOL, .ignored = "the KV cache is always paged", .hidden = true},
+    {.name = "kv-budget",
+     .kind = QN_OPT_STR,
+     .refused = "a budget for the KV cache",
+     .hidden = true},
+    {.name = "allow-private-media",
+     .kind = QN_OPT_BOOL,
+     .refused = "images and audio",
+     .hidden = true},
+    {.name = "paged-kv",
+     .kind = QN_OPT_BOOL,
+     .ignored = "the KV cache is always paged",
+     .hidden = true},
     {0},
 };
 static const qn_opt_group groups[] = {
     {"HTTP", http_opts}, {"Requests", request_opts}, {"Model", qn_opts_model},
     {"Sampling where a request does not say", qn_opts_sampling}, {"Device", qn_opts_device},
     {"Known from mlx_lm", qn_opts_refused}, {0}};
-static const qn_pos pos[] = {{"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
+static const qn_pos pos[] = {
+    {"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_serve = {
-    .name = "serve", .summary = "answer the OpenAI protocol over HTTP", .pos = pos, .groups = groups,
+    .name = "serve",
+    .summary = "answer the OpenAI protocol over HTTP",
+    .pos = pos,
+    .groups = groups,
     .about = "Off a terminal one line on stdout says when requests are taken:\n"
-             "listening on http://HOST:PORT model=NAME. SIGINT and SIGTERM let running requests finish; a\n"
+             "listening on http://HOST:PORT model=NAME. SIGINT and SIGTERM let running requests "
+             "finish; a\n"
              "second signal ends at once. Temperature, top-p and top-k come from the model's\n"
              "generation_config.json unless they are given; without both the temperature is 0.7.\n",
-    .examples = "  quern serve smollm2\n  quern serve ./my-model --host 0.0.0.0 --port 8000 --api-key secret\n",
+    .examples = "  quern serve smollm2\n  quern serve ./my-model --host 0.0.0.0 --port 8000 "
+                "--api-key secret\n",
     .run = run_serve,
 };

@@ -14,43 +14,100 @@ enum { WAIT_MS = 50 }; /* how long a signal may go unseen */
 #define NO_LIMIT 9e15
 
 const qn_opt qn_opts_device[] = {
-    {.name = "threads", .kind = QN_OPT_INT, .min = 1, .max = 1024, .env = "THREADS",
+    {.name = "threads",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 1024,
+     .env = "THREADS",
      .help = "worker threads; without it: one for each core this process may use"},
-    {.name = "device", .kind = QN_OPT_STR, .arg = "NAME", .env = "DEVICE",
+    {.name = "device",
+     .kind = QN_OPT_STR,
+     .arg = "NAME",
+     .env = "DEVICE",
      .help = "where to compute: cpu, or ref, which --l1 is short for"},
-    {.name = "l1", .kind = QN_OPT_BOOL,
-     .help = "the tokens and logits of mlx-lm on MLX's CPU backend, bit for bit: for comparisons. That reference "
-             "sums bfloat16 products in bfloat16, so replies are worse than the default's, and slower"},
-    {.name = "isa", .kind = QN_OPT_ENUM, .choices = "avx512|avx2|portable",
+    {.name = "l1",
+     .kind = QN_OPT_BOOL,
+     .help =
+         "the tokens and logits of mlx-lm on MLX's CPU backend, bit for bit: for comparisons. That "
+         "reference "
+         "sums bfloat16 products in bfloat16, so replies are worse than the default's, and slower"},
+    {.name = "isa",
+     .kind = QN_OPT_ENUM,
+     .choices = "avx512|avx2|portable",
      .help = "instruction set of the CPU device; without it: the best there is"},
-    {.name = "act", .kind = QN_OPT_ENUM, .choices = "int16|int8",
-     .help = "how activations meet quantized weights: int16 (as exact as float32) or int8 (faster, less exact)"},
-    {.name = "context-length", .kind = QN_OPT_INT, .min = 1, .max = 1e9,
-     .help = "longest prompt and reply together, in tokens; without it: what the model was made for"},
-    {.name = "max-model-len", .kind = QN_OPT_INT, .min = 1, .max = 1e9, .same_as = "context-length", .hidden = true},
-    {.name = "no-panel-cache", .kind = QN_OPT_BOOL,
-     .help = "keep the weights' computing layout in memory instead of a file beside Quern's caches"},
+    {.name = "act",
+     .kind = QN_OPT_ENUM,
+     .choices = "int16|int8",
+     .help = "how activations meet quantized weights: int16 (as exact as float32) or int8 (faster, "
+             "less exact)"},
+    {.name = "context-length",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 1e9,
+     .help =
+         "longest prompt and reply together, in tokens; without it: what the model was made for"},
+    {.name = "max-model-len",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 1e9,
+     .same_as = "context-length",
+     .hidden = true},
+    {.name = "no-panel-cache",
+     .kind = QN_OPT_BOOL,
+     .help =
+         "keep the weights' computing layout in memory instead of a file beside Quern's caches"},
     {0},
 };
 
 const qn_opt qn_opts_sampling[] = {
-    {.name = "temperature", .kind = QN_OPT_FLOAT, .min = 0, .max = 5,
+    {.name = "temperature",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 5,
      .help = "0 takes the most likely token; larger is more varied"},
     {.name = "temp", .kind = QN_OPT_FLOAT, .min = 0, .max = 5, .same_as = "temperature"},
-    {.name = "top-p", .kind = QN_OPT_FLOAT, .min = 0, .max = 1,
+    {.name = "top-p",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 1,
      .help = "keep the most likely tokens that together have this probability; 0 and 1: off"},
-    {.name = "top-k", .kind = QN_OPT_INT, .min = 0, .max = 1e6, .help = "keep this many tokens; 0: off"},
-    {.name = "min-p", .kind = QN_OPT_FLOAT, .min = 0, .max = 1,
+    {.name = "top-k",
+     .kind = QN_OPT_INT,
+     .min = 0,
+     .max = 1e6,
+     .help = "keep this many tokens; 0: off"},
+    {.name = "min-p",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 1,
      .help = "drop tokens below this share of the best one's probability; 0: off"},
-    {.name = "min-tokens-to-keep", .kind = QN_OPT_INT, .min = 1, .max = 1e6, .dflt = "1",
+    {.name = "min-tokens-to-keep",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 1e6,
+     .dflt = "1",
      .help = "min-p never keeps fewer than this"},
-    {.name = "xtc-probability", .kind = QN_OPT_FLOAT, .min = 0, .max = 1, .dflt = "0",
+    {.name = "xtc-probability",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 1,
+     .dflt = "0",
      .help = "how often to drop the most likely choices; 0: off"},
-    {.name = "xtc-threshold", .kind = QN_OPT_FLOAT, .min = 0, .max = 0.5, .dflt = "0.1",
+    {.name = "xtc-threshold",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 0.5,
+     .dflt = "0.1",
      .help = "what counts as a choice for xtc"},
-    {.name = "repetition-penalty", .kind = QN_OPT_FLOAT, .min = 0.01, .max = 100,
+    {.name = "repetition-penalty",
+     .kind = QN_OPT_FLOAT,
+     .min = 0.01,
+     .max = 100,
      .help = "divide the logits of tokens that were there before; 1: off"},
-    {.name = "seed", .kind = QN_OPT_INT, .min = 0, .max = NO_LIMIT,
+    {.name = "seed",
+     .kind = QN_OPT_INT,
+     .min = 0,
+     .max = NO_LIMIT,
      .help = "same seed, same answer; without it every run draws anew"},
     {0},
 };
@@ -59,24 +116,43 @@ const qn_opt qn_opts_refused[] = {
     {.name = "l2", .kind = QN_OPT_BOOL, .refused = "tiers other than the default", .hidden = true},
     {.name = "kv-quant", .kind = QN_OPT_STR, .refused = "a quantized KV cache", .hidden = true},
     {.name = "kv-bits", .kind = QN_OPT_INT, .refused = "a quantized KV cache", .hidden = true},
-    {.name = "kv-group-size", .kind = QN_OPT_INT, .refused = "a quantized KV cache", .hidden = true},
-    {.name = "quantized-kv-start", .kind = QN_OPT_INT, .refused = "a quantized KV cache", .hidden = true},
+    {.name = "kv-group-size",
+     .kind = QN_OPT_INT,
+     .refused = "a quantized KV cache",
+     .hidden = true},
+    {.name = "quantized-kv-start",
+     .kind = QN_OPT_INT,
+     .refused = "a quantized KV cache",
+     .hidden = true},
     {.name = "max-kv-size", .kind = QN_OPT_INT, .refused = "a rotating KV cache", .hidden = true},
-    {.name = "prompt-cache-file", .kind = QN_OPT_STR, .refused = "saved prompt caches", .hidden = true},
+    {.name = "prompt-cache-file",
+     .kind = QN_OPT_STR,
+     .refused = "saved prompt caches",
+     .hidden = true},
     {.name = "adapter-path", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "adapter", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "draft-model", .kind = QN_OPT_STR, .refused = "speculation", .hidden = true},
     {.name = "draft-kind", .kind = QN_OPT_STR, .refused = "speculation", .hidden = true},
     {.name = "num-draft-tokens", .kind = QN_OPT_INT, .refused = "speculation", .hidden = true},
-    {.name = "use-default-chat-template", .kind = QN_OPT_BOOL, .refused = "replacing the model's chat template",
+    {.name = "use-default-chat-template",
+     .kind = QN_OPT_BOOL,
+     .refused = "replacing the model's chat template",
      .hidden = true},
     {.name = "image", .kind = QN_OPT_LIST, .refused = "images", .hidden = true},
-    {.name = "prefill-step-size", .kind = QN_OPT_INT, .ignored = "the engine plans its steps itself", .hidden = true},
-    {.name = "pipeline", .kind = QN_OPT_BOOL, .refused = "several hosts", .hidden = true},
-    {.name = "trust-remote-code", .kind = QN_OPT_BOOL, .ignored = "nothing from a model is ever executed",
+    {.name = "prefill-step-size",
+     .kind = QN_OPT_INT,
+     .ignored = "the engine plans its steps itself",
      .hidden = true},
-    {.name = "quantize-activations", .brief = "qa", .kind = QN_OPT_BOOL,
-     .ignored = "--act says how activations are treated", .hidden = true},
+    {.name = "pipeline", .kind = QN_OPT_BOOL, .refused = "several hosts", .hidden = true},
+    {.name = "trust-remote-code",
+     .kind = QN_OPT_BOOL,
+     .ignored = "nothing from a model is ever executed",
+     .hidden = true},
+    {.name = "quantize-activations",
+     .brief = "qa",
+     .kind = QN_OPT_BOOL,
+     .ignored = "--act says how activations are treated",
+     .hidden = true},
     {0},
 };
 
@@ -85,7 +161,8 @@ const qn_opt qn_opts_refused[] = {
 qn_device_opts qn_device_opts_read(const qn_args *args)
 {
     const char *act = qn_arg_str(args, "act");
-    qn_device_opts o = {.name = qn_arg_str(args, "device"), .n_threads = (uint32_t)qn_arg_int(args, "threads"),
+    qn_device_opts o = {.name = qn_arg_str(args, "device"),
+                        .n_threads = (uint32_t)qn_arg_int(args, "threads"),
                         .isa = qn_arg_str(args, "isa")};
     if (qn_arg_bool(args, "l1")) o.name = "ref";
     if (act) o.act = !strcmp(act, "int8") ? QN_ACT_INT8 : QN_ACT_INT16;
@@ -95,30 +172,33 @@ qn_device_opts qn_device_opts_read(const qn_args *args)
 static void on_load(void *user, const char *what, uint64_t done, uint64_t total)
 {
     char a[32], b[32], detail[160];
-    snprintf(detail, sizeof detail, "%s: %s of %s", what, qn_bytes_text(a, done), qn_bytes_text(b, total));
+    snprintf(detail, sizeof detail, "%s: %s of %s", what, qn_bytes_text(a, done),
+             qn_bytes_text(b, total));
     qn_progress_update(user, total ? (double)done / (double)total : -1, detail);
 }
 
-static qn_code open_parts(qn_session *s, const qn_args *args, const char *positional, uint32_t max_rows,
-                          qn_progress *p, qn_err *err)
+static qn_code open_parts(qn_session *s, const qn_args *args, const char *positional,
+                          const qn_engine_opts *limits, qn_progress *p, qn_err *err)
 {
     qn_code rc = qn_pick_model(&s->store, args, positional, &s->entry, err);
     if (rc) return rc;
     const qn_loaded_opts lo = {.device = qn_device_opts_read(args), .progress = on_load, .user = p,
                                .no_panel_cache = qn_arg_bool(args, "no-panel-cache")};
     if ((rc = qn_loaded_open(&s->loaded, s->entry->path, s->entry->id, &lo, err))) return rc;
-    if (!max_rows) return QN_OK;
-    const qn_engine_opts eo = {.max_rows = max_rows, .max_positions = (uint32_t)qn_arg_int(args, "context-length")};
+    if (!limits) return QN_OK;
+    qn_engine_opts eo = *limits;
+    eo.max_positions = (uint32_t)qn_arg_int(args, "context-length");
     return qn_engine_new(&s->engine, s->loaded->model, &eo, err);
 }
 
-qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional, uint32_t max_rows, qn_err *err)
+qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional,
+                        const qn_engine_opts *limits, qn_err *err)
 {
     *s = (qn_session){0};
     double start = qn_now_ms();
     qn_progress p = {0};
     qn_progress_start(&p, "opening the model");
-    qn_code rc = open_parts(s, args, positional, max_rows, &p, err);
+    qn_code rc = open_parts(s, args, positional, limits, &p, err);
     qn_progress_end(&p, !rc, NULL);
     s->load_ms = qn_now_ms() - start;
     if (rc) qn_session_close(s);
@@ -136,10 +216,11 @@ void qn_session_close(qn_session *s)
 /* ---- sampling ---- */
 
 /* The command line's number; else the model's own; else `dflt`. */
-static double number_of(const qn_args *args, const char *flag, bool is_int, const qn_folder *folder, const char *key,
-                        double dflt)
+static double number_of(const qn_args *args, const char *flag, bool is_int, const qn_folder *folder,
+                        const char *key, double dflt)
 {
-    if (qn_arg_given(args, flag)) return is_int ? (double)qn_arg_int(args, flag) : qn_arg_float(args, flag);
+    if (qn_arg_given(args, flag))
+        return is_int ? (double)qn_arg_int(args, flag) : qn_arg_float(args, flag);
     const json_t *own = folder ? json_object_get(qn_folder_generation(folder), key) : NULL;
     double v = json_is_number(own) ? json_number_value(own) : dflt;
     return v >= 0 && v <= 1e6 ? v : dflt;
@@ -196,7 +277,8 @@ static qn_code follow(run *r, qn_gen *g, qn_err *err)
             cancelled = true;
         }
         if (!qn_gen_wait(g, &ev, WAIT_MS)) continue;
-        if (ev.kind == QN_EV_TOKEN && !ev.is_eos) qn_reply_push(r->reply, ev.sample.token, &r->fresh);
+        if (ev.kind == QN_EV_TOKEN && !ev.is_eos)
+            qn_reply_push(r->reply, ev.sample.token, &r->fresh);
         if (ev.kind == QN_EV_DONE) break;
         pass_on(r);
     }
@@ -205,12 +287,14 @@ static qn_code follow(run *r, qn_gen *g, qn_err *err)
     r->out->finish = ev.finish;
     r->out->stats = ev.stats;
     if (ev.finish == QN_FINISH_ERROR) return *err = ev.err, ev.err.code;
-    if (r->fresh.failed || r->out->text.failed) return qn_err_set(err, QN_NOMEM, "reply: out of memory");
+    if (r->fresh.failed || r->out->text.failed)
+        return qn_err_set(err, QN_NOMEM, "reply: out of memory");
     return QN_OK;
 }
 
-qn_code qn_generate(const qn_session *s, const qn_request *req, bool (*show)(void *ctx, const char *text, size_t n),
-                    void *ctx, bool keep, qn_answer *out, qn_err *err)
+qn_code qn_generate(const qn_session *s, const qn_request *req,
+                    bool (*show)(void *ctx, const char *text, size_t n), void *ctx, bool keep,
+                    qn_answer *out, qn_err *err)
 {
     *out = (qn_answer){0};
     run r = {.show = show, .ctx = ctx, .keep = keep, .out = out};
@@ -239,9 +323,11 @@ void qn_stats_line(FILE *f, const qn_answer *a, double first_token_ms)
     const qn_style st = qn_style_of(f);
     const qn_gen_stats *s = &a->stats;
     uint32_t computed = s->prompt_tokens - s->cached_tokens;
-    uint32_t decoded = s->generated_tokens ? s->generated_tokens - 1 : 0; /* token 0 belongs to prefill */
-    fprintf(f, "%sprompt %u tokens, %.1f tok/s; reply %u tokens, %.1f tok/s", st.dim, s->prompt_tokens,
-            rate(computed, s->prefill_ms), s->generated_tokens, rate(decoded, s->decode_ms));
+    uint32_t decoded =
+        s->generated_tokens ? s->generated_tokens - 1 : 0; /* token 0 belongs to prefill */
+    fprintf(f, "%sprompt %u tokens, %.1f tok/s; reply %u tokens, %.1f tok/s", st.dim,
+            s->prompt_tokens, rate(computed, s->prefill_ms), s->generated_tokens,
+            rate(decoded, s->decode_ms));
     if (first_token_ms > 0) fprintf(f, "; first token after %.2f s", first_token_ms / 1000);
     fprintf(f, "; peak memory %.2f GB%s\n", (double)qn_peak_bytes() / 1e9, st.reset);
 }

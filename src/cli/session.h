@@ -1,5 +1,5 @@
-/* session.h - one opened model with its engine, as generate, chat and serve need it, and the options
- * that go with it.
+/* session.h - one opened model with its engine, as generate, chat and serve need it, and the
+ * options that go with it.
  *
  * Ownership: a session owns store, model and engine until qn_session_close.
  * Threads: the main thread; qn_generate's callback runs on it too.
@@ -30,10 +30,11 @@ typedef struct qn_session {
     double load_ms;              /* from the start of opening to the engine being ready */
 } qn_session;
 
-/* Find the model (pick.h), open it with progress on stderr, start an engine for max_rows sequences (0: no engine).
- * On failure everything is closed again and the session is zeroed.
- * Errors: those of qn_pick_model, qn_loaded_open, qn_engine_new. */
-qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional, uint32_t max_rows, qn_err *err);
+/* Find the model (pick.h), open it with progress on stderr, start an engine within `limits` (NULL:
+ * no engine). On failure everything is closed again and the session is zeroed. Errors: those of
+ * qn_pick_model, qn_loaded_open, qn_engine_new. */
+qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional,
+                        const qn_engine_opts *limits, qn_err *err);
 
 /* A zeroed session is allowed (no failure). */
 void qn_session_close(qn_session *s);
@@ -41,12 +42,12 @@ void qn_session_close(qn_session *s);
 /* The device options out of qn_opts_device (no failure). */
 qn_device_opts qn_device_opts_read(const qn_args *args);
 
-/* The sampling options of the command line over those of generation_config.json (`folder`; NULL: not
- * asked). top_p of 0, or 1 and more, is off (no failure). */
+/* The sampling options of the command line over those of generation_config.json (`folder`; NULL:
+ * not asked). top_p of 0, or 1 and more, is off (no failure). */
 qn_sampling qn_sampling_read(const qn_args *args, const qn_folder *folder);
 
-/* The ids that xtc never removes, as in mlx_lm: end-of-text ids and those of a newline, appended to `out`
- * (released by the caller). Errors: QN_NOMEM. */
+/* The ids that xtc never removes, as in mlx_lm: end-of-text ids and those of a newline, appended to
+ * `out` (released by the caller). Errors: QN_NOMEM. */
 qn_code qn_xtc_special(const qn_session *s, const qn_ids *eos, qn_ids *out, qn_err *err);
 
 /* What a generation left behind. */
@@ -56,11 +57,12 @@ typedef struct qn_answer {
     qn_gen_stats stats;
 } qn_answer;
 
-/* Run one request to its end. `show` gets each piece of text as it becomes certain and returns false
- * to stop (NULL: nothing is shown); SIGINT and SIGTERM stop it too (stop.h). With `keep` the text is also
- * collected in out->text. Errors: those of qn_engine_submit, of the step, QN_NOMEM. */
-qn_code qn_generate(const qn_session *s, const qn_request *req, bool (*show)(void *ctx, const char *text, size_t n),
-                    void *ctx, bool keep, qn_answer *out, qn_err *err);
+/* Run one request to its end. `show` gets each piece of text as it becomes certain and returns
+ * false to stop (NULL: nothing is shown); SIGINT and SIGTERM stop it too (stop.h). With `keep` the
+ * text is also collected in out->text. Errors: those of qn_engine_submit, of the step, QN_NOMEM. */
+qn_code qn_generate(const qn_session *s, const qn_request *req,
+                    bool (*show)(void *ctx, const char *text, size_t n), void *ctx, bool keep,
+                    qn_answer *out, qn_err *err);
 
 /* One line of speeds: tokens and rates of prompt and reply, time to the first token, peak memory
  * (no failure). */

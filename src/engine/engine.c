@@ -56,34 +56,52 @@ static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
     return QN_OK;
 }
 
-/* Blocks per group: enough for every row at full length, cut down evenly to the memory there is. */
+/* Blocks of a group for max_rows rows at full length, and their bytes. */
+static uint64_t full_need(const qn_engine *e, uint32_t g, uint32_t *n_blocks)
+{
+    uint64_t n = e->o.max_positions, window = e->kv.groups[g].window;
+    if (window && n > window + e->o.step_tokens) n = window + e->o.step_tokens;
+    *n_blocks = (uint32_t)((n / e->o.block_tokens + 3) * e->o.max_rows);
+    return *n_blocks * (uint64_t)e->model->dev->ops->kv_block_bytes(e->model->dev, &e->kv, g);
+}
+
+/* Blocks per group: enough for every row at full length, else what the memory holds. Windows are
+ * small and get all they need, if that leaves at least half for the groups that grow with the
+ * context. */
 static qn_code plan_pools(qn_engine *e, uint32_t *n_blocks, qn_err *err)
 {
-    uint64_t budget = e->o.kv_bytes ? e->o.kv_bytes : available_bytes() / 2, want = 0, one = 0;
-    const qn_ops *ops = e->model->dev->ops;
+    uint64_t budget = e->o.kv_bytes ? e->o.kv_bytes : available_bytes() / 2, windows = 0, full = 0;
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
-        uint64_t block = ops->kv_block_bytes(e->model->dev, &e->kv, g), n = e->o.max_positions;
-        uint64_t window = e->kv.groups[g].window;
-        if (window && n > window + e->o.step_tokens) n = window + e->o.step_tokens;
-        n = n / e->o.block_tokens + 3;
-        n_blocks[g] = (uint32_t)(n * e->o.max_rows);
-        want += block * n * e->o.max_rows;
-        one += block * n;
+        uint64_t bytes = full_need(e, g, &n_blocks[g]);
+        if (e->kv.groups[g].window) windows += bytes;
+        else full += bytes;
     }
-    if (one > budget && !e->o.kv_bytes) budget = one < 2 * budget ? one : budget;
-    if (want <= budget) return QN_OK;
-    double share = (double)budget / (double)want;
+    if (windows + full <= budget) return QN_OK;
+    bool keep_windows = windows <= budget / 2;
+    double share = keep_windows ? (double)(budget - windows) / (double)full
+                                : (double)budget / (double)(windows + full);
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
+        if (e->kv.groups[g].window && keep_windows) continue;
         n_blocks[g] = (uint32_t)(n_blocks[g] * share);
         if (n_blocks[g] < 4) {
             return qn_err_set(
                 err, QN_LIMIT,
-                "%llu bytes for the KV cache hold fewer than 4 blocks; give it more or "
-                "lower the context length",
+                "%llu bytes for the KV cache hold fewer than 4 blocks; give it more or lower "
+                "the context length",
                 (unsigned long long)budget);
         }
     }
     return QN_OK;
+}
+
+/* The longest sequence that the pools can hold: never promise more than that. */
+static void cap_positions(qn_engine *e)
+{
+    for (uint32_t g = 0; g < e->kv.n_groups; g++) {
+        uint32_t total = qn_blocks_total(e->blocks, g);
+        if (qn_blocks_need(e->blocks, g, e->o.max_positions, e->o.step_tokens) <= total) continue;
+        e->o.max_positions = total * e->o.block_tokens;
+    }
 }
 
 static qn_code allocate(qn_engine *e, qn_err *err)
@@ -95,6 +113,7 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     qn_code rc = plan_pools(e, n_blocks, err);
     if (rc) return rc;
     if ((rc = qn_blocks_new(&e->blocks, e->model->dev, &e->kv, n_blocks, err))) return rc;
+    cap_positions(e);
     if (!e->o.no_prefix_cache && !e->kv.n_states) {
         uint64_t each = 0;
         for (uint32_t g = 0; g < e->kv.n_groups; g++) each += qn_blocks_bytes(e->blocks, g);

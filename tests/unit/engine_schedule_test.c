@@ -206,6 +206,29 @@ static void test_refusals(void **state)
     stop(e, m);
 }
 
+/* Pools too small for the model's context: the engine says what it takes, and takes it. */
+static void test_small_pools(void **state)
+{
+    (void)state;
+    for (uint32_t window = 0; window <= 20; window += 20) {
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window});
+        qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16,
+                                                  .step_tokens = 32,
+                                                  .max_rows = 1,
+                                                  .mixed_tokens = 16,
+                                                  .kv_bytes = 20 * 16 * 4});
+        uint32_t most = qn_engine_max_positions(e);
+        assert_true(most >= 100 && most < 4096);
+        request q;
+        make(&q, most - 40, 40);
+        submit(e, &q);
+        finish(&q);
+        assert_int_equal(q.n_tokens, 40);
+        verify(m, &q);
+        stop(e, m);
+    }
+}
+
 static void test_queue_full(void **state)
 {
     (void)state;
@@ -388,7 +411,7 @@ int main(void)
         cmocka_unit_test(test_eos),
         cmocka_unit_test(test_no_tokens_wanted),
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_queue_full),
+        cmocka_unit_test(test_small_pools), cmocka_unit_test(test_queue_full),
         cmocka_unit_test(test_slow_reader),
         cmocka_unit_test(test_shared_prefix),
         cmocka_unit_test(test_prefix_off),
