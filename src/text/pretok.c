@@ -25,12 +25,17 @@ static qn_code parse_behavior(const json_t *o, tok_split_behavior *out, qn_err *
         s ? s : "");
 }
 
-/* A pattern that always covers the whole text gets its scanner; others go through PCRE2. */
+/* A known pattern gets its scanner where matches and what lies between are pieces; others go
+ * through PCRE2. */
 static qn_code set_regex(tok_pre *p, tok_str pattern, qn_err *err)
 {
     if (p->behavior == SPLIT_ISOLATED || (p->behavior == SPLIT_REMOVED && p->invert)) {
-        p->scan = tok_scan_for(pattern);
-        if (p->scan) return QN_OK;
+        const tok_known_pattern *known = tok_scan_for(pattern);
+        if (known && (!known->gaps || p->behavior == SPLIT_ISOLATED)) {
+            p->scan = known->scan;
+            p->ends_word = known->ends_word;
+            return QN_OK;
+        }
     }
     return tok_regex_compile(&p->re, pattern, err);
 }
@@ -137,6 +142,7 @@ static qn_code parse_whitespace(qn_tokenizer *t, const json_t *o, qn_err *err)
     tok_pre *p = add_stage(t, PRE_SPLIT);
     p->behavior = SPLIT_ISOLATED;
     p->scan = scan_words;
+    p->ends_word = true;
     return parse_whitespace_split(t, o, err); /* what is left of the spaces goes */
 }
 

@@ -1,12 +1,13 @@
 /* pretok_scan.c - hand-written splitters for the patterns that most models use.
  *
- * Each scanner returns the end of the first match of its pattern; these patterns match at every
- * position, so the matches cover the text. The alternatives are tried in the pattern's order, and
+ * Each scanner returns the end of the first match of its pattern, or of the text before it where a
+ * pattern does not match at every position. The alternatives are tried in the pattern's order, and
  * where a greedy part would backtrack, the place it would come back to is computed. Equality with
  * PCRE2 is tested by tests/unit/text_scan_test.c. Input is well-formed UTF-8.
  */
 #include <string.h>
 
+#include "core/utf8.h"
 #include "text/tok_impl.h"
 #include "text/unicode.h"
 
@@ -277,6 +278,94 @@ static size_t scan_tekken(const char *s, size_t n)
     return scan_o200k_with(s, n, false, 1);
 }
 
+/* ---- DeepSeek V3: three patterns, each for the pieces of the one before; what a pattern does not
+ * match is a piece as well ---- */
+
+/* \p{N}{1,3} */
+static size_t scan_digits3(const char *s, size_t n)
+{
+    size_t end = numbers(s, n, 3);
+    return end ? end : run(s, n, 0, 255u & ~(unsigned)IS_NUMBER);
+}
+
+static bool is_cjk(const char *s, size_t n, size_t *k)
+{
+    unsigned cp = 0;
+    if ((uint8_t)s[0] < 0x80) {
+        *k = 1;
+        return false;
+    }
+    *k = qn_utf8_decode(s, n, &cp);
+    return (cp >= 0x4E00 && cp <= 0x9FA5) || (cp >= 0x3040 && cp <= 0x30FF);
+}
+
+/* A run of ideographs and kana, or of anything else. */
+static size_t scan_cjk(const char *s, size_t n)
+{
+    size_t k, i;
+    bool first = is_cjk(s, n, &k);
+    for (i = k; i < n && is_cjk(s + i, n - i, &k) == first; i += k) continue;
+    return i;
+}
+
+static bool is_ascii_letter(char c)
+{
+    return (unsigned char)((c | 32) - 'a') < 26;
+}
+
+/* \p{P} or \p{S} */
+static bool is_symbol(const char *s, size_t n, unsigned class, size_t *k)
+{
+    unsigned cp;
+    if (class != IS_OTHER) return false;
+    if ((uint8_t)s[0] < 0x80) {
+        *k = 1;
+        return s[0] > ' ' && s[0] < 127;
+    }
+    *k = qn_utf8_decode(s, n, &cp);
+    return qn_ucat_in(cp, QN_U_PUNCT | QN_U_SYMBOL);
+}
+
+static size_t deepseek_symbols(const char *s, size_t n)
+{
+    size_t start = s[0] == ' ', i = start, k;
+    while (i < n && is_symbol(s + i, n - i, look(s + i, n - i, &k), &k)) i += k;
+    if (i == start) return 0;
+    while (i < n && (s[i] == '\r' || s[i] == '\n')) i++;
+    return i;
+}
+
+/* The end of a match at 0, or 0. */
+static size_t match_deepseek(const char *s, size_t n)
+{
+    enum { WORD = IS_LETTER | IS_MARK };
+    size_t k, k2;
+    unsigned c = look(s, n, &k);
+    bool symbol = is_symbol(s, n, c, &k);
+    if (symbol && k == 1 && n > 1 && is_ascii_letter(s[1])) {
+        for (k = 2; k < n && is_ascii_letter(s[k]); k++) continue;
+        return k;
+    }
+    if (c & WORD) return run(s, n, k, WORD);
+    if (!symbol && !(c & IS_NEWLINE) && k < n && look(s + k, n - k, &k2) & WORD) {
+        return run(s, n, k + k2, WORD);
+    }
+    size_t end = deepseek_symbols(s, n);
+    if (end) return end;
+    return c & IS_SPACE ? spaces(s, n, true) : 0;
+}
+
+static size_t scan_deepseek(const char *s, size_t n)
+{
+    size_t i = match_deepseek(s, n), k;
+    if (i) return i;
+    do {
+        look(s + i, n - i, &k);
+        i += k;
+    } while (i < n && !match_deepseek(s + i, n - i));
+    return i;
+}
+
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CAPS_CLASS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
@@ -284,26 +373,33 @@ static size_t scan_tekken(const char *s, size_t n)
 #define LEAD "[^\\r\\n\\p{L}\\p{N}]?"
 
 const tok_known_pattern tok_known_patterns[] = {
-    {tok_pattern_gpt2, scan_gpt2},
+    {tok_pattern_gpt2, scan_gpt2, false, true},
     {CONTRACTIONS "|" LEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES,
-     scan_llama3},
-    {CONTRACTIONS "|" LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, scan_qwen2},
+     scan_llama3, false, true},
+    {CONTRACTIONS "|" LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES,
+     scan_qwen2, false, true},
     {CONTRACTIONS "|" LEAD "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
-     scan_qwen35},
+     scan_qwen35, false, true},
     {LEAD CAPS_CLASS "*" SMALL_CLASS "+" CONTRACTIONS "?|" LEAD CAPS_CLASS "+" SMALL_CLASS
                      "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
-     scan_o200k},
+     scan_o200k, false, true},
     {LEAD CAPS_CLASS "*" SMALL_CLASS "+|" LEAD CAPS_CLASS "+" SMALL_CLASS
                      "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
-     scan_tekken},
-    {NULL, NULL},
+     scan_tekken, false, true},
+    {"\\p{N}{1,3}", scan_digits3, true, false},
+    {"[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
+     scan_cjk, true, false},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?"
+     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|" SPACES,
+     scan_deepseek, true, true},
+    {NULL, NULL, false, false},
 };
 
-tok_scan_fn tok_scan_for(tok_str pattern)
+const tok_known_pattern *tok_scan_for(tok_str pattern)
 {
     for (const tok_known_pattern *p = tok_known_patterns; p->pattern; p++) {
         if (strlen(p->pattern) == pattern.n && !memcmp(p->pattern, pattern.s, pattern.n)) {
-            return p->scan;
+            return p;
         }
     }
     return NULL;

@@ -50,7 +50,7 @@ static bool pre_is_local(const tok_pre *p)
 static bool pre_ends_piece(const tok_pre *p)
 {
     if (p->kind == PRE_METASPACE) return p->split;
-    return p->kind == PRE_SPLIT && (p->scan || p->is_match == qn_uchar_is_space);
+    return p->kind == PRE_SPLIT && (p->ends_word || p->is_match == qn_uchar_is_space);
 }
 
 static bool is_letter(char c)

@@ -98,14 +98,16 @@ int tok_regex_next(const tok_regex *re, tok_scratch *sc, const char *s, size_t n
 
 /* The end of the first piece of s[0..n), n > 0. */
 typedef size_t (*tok_scan_fn)(const char *s, size_t n);
-/* The scanner for an exact pattern text, or NULL. */
-tok_scan_fn tok_scan_for(tok_str pattern);
 /* Every pattern that has one; ends with a NULL pattern. */
 typedef struct tok_known_pattern {
     const char *pattern;
     tok_scan_fn scan;
+    bool gaps;      /* some of its pieces are text that the pattern does not match */
+    bool ends_word; /* a piece ends before a space that a letter precedes */
 } tok_known_pattern;
 extern const tok_known_pattern tok_known_patterns[];
+/* The entry of an exact pattern text, or NULL. */
+const tok_known_pattern *tok_scan_for(tok_str pattern);
 extern const char tok_pattern_gpt2[]; /* the pattern of ByteLevel's use_regex */
 
 /* ---- normalizers (tok_norm.c) ---- */
@@ -170,7 +172,8 @@ typedef struct tok_pre {
     tok_split_behavior behavior;
     bool invert;
     tok_regex re;            /* PRE_SPLIT: one of these four says where the matches are */
-    tok_scan_fn scan;        /*   pieces that cover the text, all of them matches */
+    tok_scan_fn scan;        /*   pieces that cover the text, all of them kept */
+    bool ends_word;          /*     as in tok_known_pattern */
     tok_str literal;
     bool (*is_match)(unsigned cp); /*   every such character is one match */
     bool add_prefix_space;   /* PRE_BYTE_LEVEL */

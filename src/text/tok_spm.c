@@ -9,6 +9,7 @@
  * unknown normalizer      2 character map, 3 add a space in front, 4 remove extra spaces, 5 spaces
  *                   become U+2581 (3 to 5 are true where absent)
  */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,14 +226,14 @@ static qn_code build_kinds(qn_tokenizer *t, const spm *m, qn_err *err)
 static qn_code build_scores(qn_tokenizer *t, const spm *m, qn_err *err)
 {
     double *scores = t->owned[3] = malloc(m->n * sizeof *scores);
-    float low = HUGE_VALF, high = -HUGE_VALF;
+    float low = HUGE_VALF, high = FLT_MIN; /* the library's own start: just above 0 */
     if (!scores) return qn_err_set(err, QN_NOMEM, "tokenizer.model: out of memory");
     for (size_t i = 0; i < m->n; i++) {
         if (m->pieces[i].type != PIECE_NORMAL) continue;
         low = fminf(low, m->pieces[i].score);
         high = fmaxf(high, m->pieces[i].score);
     }
-    if (low > high) low = high = 0;
+    if (low == HUGE_VALF) low = 0;
     for (size_t i = 0; i < m->n; i++) {
         const piece *p = &m->pieces[i];
         float bonus = (float)p->text.n * high;
