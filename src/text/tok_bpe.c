@@ -136,7 +136,8 @@ static size_t add_splits(const tok_model *m, tok_merge *table, uint32_t id, uint
         if (((unsigned char)s.s[i] & 0xC0) == 0x80) continue;
         uint32_t a = tok_vocab_find(&m->vocab, s.s, i);
         uint32_t b = tok_vocab_find(&m->vocab, s.s + i, s.n - i);
-        if (a == QN_NO_TOKEN || b == QN_NO_TOKEN || (no_part && (no_part[a] || no_part[b]))) continue;
+        if (a == QN_NO_TOKEN || b == QN_NO_TOKEN) continue;
+        if (no_part && (no_part[a] || no_part[b])) continue;
         if (table) table[merge_slot(table, m->merge_mask, a, b)] = (tok_merge){a, b, rank, id};
         n++;
     }
@@ -244,7 +245,8 @@ qn_code tok_bpe_prepare(qn_tokenizer *t, qn_err *err)
         last->raw = true;
         m->raw_bytes = true;
     }
-    m->space_boundary = !m->raw_bytes && !m->user.n && !affixes && !m->ignore_merges && space_is_boundary(m);
+    m->space_boundary = !m->raw_bytes && !m->user.n && !affixes && !m->ignore_merges &&
+                        space_is_boundary(m);
     for (unsigned b = 0; b < 256; b++) {
         char s[8];
         qn_buf c = {0};

@@ -420,12 +420,12 @@ typedef struct tok_marks {
     size_t n, cap;
 } tok_marks;
 
-/* Invalid UTF-8 becomes U+FFFD, written to `clean`; *text and *n then point there. Errors: QN_LIMIT,
- * QN_NOMEM. */
+/* Invalid UTF-8 becomes U+FFFD, written to `clean`; *text and *n then point there. Errors:
+ * QN_LIMIT, QN_NOMEM. */
 qn_code tok_clean(const char **text, size_t *n, qn_buf *clean, qn_err *err);
 /* Encode well-formed text from offset `from`, which is 0 or the last of `marks`, appending to out,
- * which holds the ids of what is before; notes the marks that it passes (NULL: none wanted). Errors:
- * as qn_tokenizer_encode. */
+ * which holds the ids of what is before; notes the marks that it passes (NULL: none wanted).
+ * Errors: as qn_tokenizer_encode. */
 qn_code tok_encode_from(const qn_tokenizer *t, tok_str text, size_t from, unsigned flags,
                         qn_ids *out, tok_marks *marks, qn_err *err);
 
@@ -462,8 +462,8 @@ bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index);
 /* The node for `byte` in the sibling list that starts at `first`, or 0. */
 uint32_t tok_trie_step(const tok_trie *trie, uint32_t first, uint8_t byte);
 
-/* The length of the longest string of the trie that s starts with, 0 if none; *index gets its index.
- */
+/* The length of the longest string of the trie that s starts with, 0 if none; *index gets its
+ * index. */
 size_t tok_trie_longest(const tok_trie *trie, tok_str s, uint32_t *index);
 
 /* The longest added token at the leftmost position at or after `from`; NULL if none. */

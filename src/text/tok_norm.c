@@ -430,8 +430,8 @@ static void nmt(tok_str in, qn_buf *out)
     }
 }
 
-static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out, size_t *stripped,
-                       qn_err *err)
+static qn_code run_one(const tok_norm *n, tok_scratch *sc, tok_str in, qn_buf *out,
+                       size_t *stripped, qn_err *err)
 {
     switch (n->kind) {
     case NORM_NFC:
