@@ -390,7 +390,7 @@ const tok_known_pattern tok_known_patterns[] = {
     {"[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
      scan_cjk, true, false},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?"
-     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|" SPACES,
+     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
      scan_deepseek, true, true},
     {NULL, NULL, false, false},
 };

@@ -74,12 +74,14 @@ static bool model_ends_piece(const qn_tokenizer *t)
 
 static bool added_stay_within_words(const qn_tokenizer *t)
 {
+    bool marks = false; /* a mark in a token can stand for a space */
+    for (size_t i = 0; i < t->n_norms; i++) marks |= replaces_space(&t->norms[i]);
     for (size_t i = 0; i < t->n_added; i++) {
         const tok_added *a = &t->added[i];
         if (!a->normalized) continue;
         if (a->lstrip || a->rstrip || a->single_word) return false;
         if (memchr(a->content.s, ' ', a->content.n)) return false;
-        if (memmem(a->shown.s, a->shown.n, space_mark, 3)) return false;
+        if (marks && memmem(a->shown.s, a->shown.n, space_mark, 3)) return false;
     }
     return true;
 }
