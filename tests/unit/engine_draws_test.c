@@ -20,9 +20,9 @@ static uint32_t draws_of(const char *label, const json_t *recipe)
 {
     char dir[] = "/tmp/quern-draws-XXXXXX";
     qn_err err = {0};
-    qn_folder *folder;
-    qn_device *dev;
-    qn_model *model;
+    qn_folder *folder = NULL;
+    qn_device *dev = NULL;
+    qn_model *model = NULL;
     assert_non_null(mkdtemp(dir));
     if (qn_synth_write(recipe, dir, &err) || qn_folder_open(&folder, dir, false, &err) ||
         qn_device_open(&dev, &(qn_device_opts){.name = "ref", .n_threads = 1}, &err) ||
