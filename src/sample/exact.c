@@ -1,7 +1,7 @@
 /* exact.c - mlx-lm's processors, filters and draw, bit for bit (docs/numerics.md, "Sampling").
  *
- * A row goes through the steps as float32 values of its type T; round_to(T) stands wherever MLX ends an
- * operation. Sums over the vocabulary are one serial chain each, as in MLX.
+ * A row goes through the steps as float32 values of its type T; round_to(T) stands wherever MLX
+ * ends an operation. Sums over the vocabulary are one serial chain each, as in MLX.
  */
 #include "sample/exact.h"
 
@@ -34,7 +34,8 @@ static bool has_penalties(const qn_sampling *o)
 
 static bool sorts(const qn_sampling *o)
 {
-    return (o->top_p > 0 && o->top_p < 1) || (o->min_p > 0 && o->min_tokens_to_keep > 1) || o->top_k > 0;
+    return (o->top_p > 0 && o->top_p < 1) || (o->min_p > 0 && o->min_tokens_to_keep > 1) ||
+           o->top_k > 0;
 }
 
 static qn_key split(qn_key *state)
@@ -85,8 +86,8 @@ static float round_to(qn_dtype t, float v)
     return t == QN_F16 ? qn_f16_f32(qn_f32_f16(v)) : v;
 }
 
-/* The decimal number that v was written as: the shortest one that gives v. Options travel as float32,
- * mlx-lm computes with the user's number as a double. */
+/* The decimal number that v was written as: the shortest one that gives v. Options travel as
+ * float32, mlx-lm computes with the user's number as a double. */
 static double as_written(float v)
 {
     char text[40];
@@ -204,8 +205,8 @@ static void sort_keys(qn_exact *s, const float *x)
     }
 }
 
-/* Keep the most likely tokens that hold top_p of the total probability; those equal to the last kept
- * one stay. */
+/* Keep the most likely tokens that hold top_p of the total probability; those equal to the last
+ * kept one stay. */
 static void apply_top_p(qn_exact *s, float *x)
 {
     uint32_t n = s->n_vocab, kept = 0;
@@ -313,8 +314,8 @@ static void seek(qn_exact *s, uint64_t k)
     }
 }
 
-/* Inverse CDF of exp(x / temperature): one uniform number, the last id whose exclusive running sum does
- * not exceed it. */
+/* Inverse CDF of exp(x / temperature): one uniform number, the last id whose exclusive running sum
+ * does not exceed it. */
 static uint32_t categorical(qn_exact *s, const float *x, qn_dtype t)
 {
     uint32_t n = s->n_vocab, token = 0;
@@ -347,8 +348,8 @@ static void report(const qn_exact *s, const float *logprobs, qn_sample *out)
     }
 }
 
-void qn_exact_draw(qn_exact *s, float *logits, qn_dtype type, const uint32_t *history, size_t n_history,
-                   uint64_t k, qn_sample *out)
+void qn_exact_draw(qn_exact *s, float *logits, qn_dtype type, const uint32_t *history,
+                   size_t n_history, uint64_t k, qn_sample *out)
 {
     *out = (qn_sample){0};
     process(s, logits, type, history, n_history);

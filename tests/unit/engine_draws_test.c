@@ -1,5 +1,6 @@
-/* engine_draws_test.c - how far mlx-lm's generator is advanced when a model has been built, for every
- * synthetic checkpoint (tests/golden/make_draws.py): seeded runs of `generate --l1` start there. */
+/* engine_draws_test.c - how far mlx-lm's generator is advanced when a model has been built, for
+ * every synthetic checkpoint (tests/golden/make_draws.py): seeded runs of `generate --l1` start
+ * there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

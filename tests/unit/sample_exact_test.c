@@ -1,6 +1,6 @@
 /* sample_exact_test.c - exact sampling against mlx-lm, bit for bit and token for token
- * (tests/golden/make_exact_sample.py): log-probabilities, every processor and filter alone, and whole
- * chains with seeds, on bfloat16, float16 and float32 rows. */
+ * (tests/golden/make_exact_sample.py): log-probabilities, every processor and filter alone, and
+ * whole chains with seeds, on bfloat16, float16 and float32 rows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,11 +71,13 @@ static uint32_t read_ids(const json_t *list, uint32_t *out)
 static void read_row(row *r, const json_t *c)
 {
     const char *type = json_string_value(json_object_get(c, "type"));
-    snprintf(r->label, sizeof r->label, "%s %s", type, json_string_value(json_object_get(c, "name")));
+    snprintf(r->label, sizeof r->label, "%s %s", type,
+             json_string_value(json_object_get(c, "name")));
     assert_int_equal(qn_dtype_parse(type, &r->type), 0);
     r->n = (uint32_t)json_integer_value(json_object_get(c, "n"));
     assert_int_equal(base64(json_object_get(c, "logits"), r->logits, sizeof r->logits), r->n * 4);
-    assert_int_equal(base64(json_object_get(c, "logprobs"), r->logprobs, sizeof r->logprobs), r->n * 4);
+    assert_int_equal(base64(json_object_get(c, "logprobs"), r->logprobs, sizeof r->logprobs),
+                     r->n * 4);
     r->n_prompt = read_ids(json_object_get(c, "prompt"), r->prompt);
 }
 
@@ -101,27 +103,37 @@ static qn_sampling read_options(const json_t *o, qn_logit_bias *bias, uint32_t *
                                   (float)json_number_value(json_array_get(p, 1))};
     }
     return (qn_sampling){
-        .temperature = num(o, "temp", 0), .top_p = num(o, "top_p", 0), .min_p = num(o, "min_p", 0),
-        .min_tokens_to_keep = whole(o, "min_tokens_to_keep", 1), .top_k = whole(o, "top_k", 0),
-        .xtc_probability = num(o, "xtc_probability", 0), .xtc_threshold = num(o, "xtc_threshold", 0.1),
+        .temperature = num(o, "temp", 0),
+        .top_p = num(o, "top_p", 0),
+        .min_p = num(o, "min_p", 0),
+        .min_tokens_to_keep = whole(o, "min_tokens_to_keep", 1),
+        .top_k = whole(o, "top_k", 0),
+        .xtc_probability = num(o, "xtc_probability", 0),
+        .xtc_threshold = num(o, "xtc_threshold", 0.1),
         .repetition_penalty = num(o, "repetition_penalty", 0),
         .presence_penalty = num(o, "presence_penalty", 0),
         .frequency_penalty = num(o, "frequency_penalty", 0),
         .repetition_context = whole(o, "repetition_context_size", 20),
         .presence_context = whole(o, "presence_context_size", 20),
         .frequency_context = whole(o, "frequency_context_size", 20),
-        .bias = bias, .n_bias = json_array_size(pairs), .special = special,
-        .n_special = read_ids(json_object_get(o, "special"), special), .has_seed = true, .exact = true,
+        .bias = bias,
+        .n_bias = json_array_size(pairs),
+        .special = special,
+        .n_special = read_ids(json_object_get(o, "special"), special),
+        .has_seed = true,
+        .exact = true,
     };
 }
 
 /* ---- the steps alone ---- */
 
-static void check_bits(const row *r, const char *what, size_t i, const float *got, const float *want)
+static void check_bits(const row *r, const char *what, size_t i, const float *got,
+                       const float *want)
 {
     for (uint32_t k = 0; k < r->n; k++) {
         if (!memcmp(&got[k], &want[k], sizeof *got)) continue;
-        fail_msg("%s: %s %zu: id %u is %a, must be %a", r->label, what, i, k, (double)got[k], (double)want[k]);
+        fail_msg("%s: %s %zu: id %u is %a, must be %a", r->label, what, i, k, (double)got[k],
+                 (double)want[k]);
     }
 }
 
@@ -147,7 +159,8 @@ static void check_filter(const row *r, size_t i, const json_t *f)
     base64(json_object_get(f, "kept"), kept, sizeof kept);
     for (uint32_t k = 0; k < r->n; k++) {
         bool want = kept[k / 8] >> k % 8 & 1, got = x[k] > -INFINITY;
-        if (got != want) fail_msg("%s: filter %zu: id %u is %s", r->label, i, k, got ? "kept" : "dropped");
+        if (got != want)
+            fail_msg("%s: filter %zu: id %u is %s", r->label, i, k, got ? "kept" : "dropped");
         if (got) assert_memory_equal(&x[k], &r->logprobs[k], sizeof *x);
     }
     qn_exact_free(s);
@@ -221,21 +234,28 @@ static void test_chains(void **state)
     json_t *c, *chain;
     json_array_foreach(json_object_get(golden, "cases"), i, c) {
         read_row(&r, c);
-        json_array_foreach(json_object_get(c, "chains"), k, chain) check_chain(&r, k, chain, &n_draws);
+        json_array_foreach(json_object_get(c, "chains"), k, chain)
+            check_chain(&r, k, chain, &n_draws);
     }
     print_message("%u draws\n", n_draws);
     assert_int_equal(n_draws, 3 * 4 * 15 * 3 * 12);
 }
 
-/* Draw k is the same whether or not the draws before it were made; logprobs come before the filters. */
+/* Draw k is the same whether or not the draws before it were made; logprobs come before the
+ * filters. */
 static void test_any_order(void **state)
 {
     (void)state;
     static row r;
     static float x[MAX_ROW];
     read_row(&r, json_array_get(json_object_get(golden, "cases"), 1));
-    qn_sampling o = {.temperature = 1, .xtc_probability = 0.5f, .xtc_threshold = 0.02f, .top_k = 40, .seed = 3,
-                     .logprobs = true, .n_top = 3};
+    qn_sampling o = {.temperature = 1,
+                     .xtc_probability = 0.5f,
+                     .xtc_threshold = 0.02f,
+                     .top_k = 40,
+                     .seed = 3,
+                     .logprobs = true,
+                     .n_top = 3};
     qn_exact *s = make(&o, o.seed, r.n);
     qn_sample out[6], again;
     for (uint32_t k = 0; k < 6; k++) {
@@ -263,7 +283,9 @@ static void test_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps), cmocka_unit_test(test_chains), cmocka_unit_test(test_any_order),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_written),
     };
     return cmocka_run_group_tests(tests, load_golden, drop_golden);
