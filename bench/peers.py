@@ -3,8 +3,8 @@
 All three run the same weights (the GGUF and the folder that `quern convert` makes of it) on the same machine, in
 turns, so that a change of the machine's speed meets all of them: prefill of 512 tokens, decode of 128 tokens after
 it, peak memory, and the time from the start of a process to the first text of a reply. llama.cpp comes from the
-Python package llama-cpp-python, mlx-lm from its own; both are pinned in tests/requirements.txt. mlx-lm's CPU backend
-is slow: it computes fewer tokens, and its rates are per token as well. Rates are medians over the rounds.
+Python package llama-cpp-python (tests/requirements-peers.txt), mlx-lm from its own (tests/requirements.txt). mlx-lm's
+CPU backend is slow: it computes fewer tokens, and its rates are per token as well. Rates are medians over the rounds.
 """
 import argparse
 import json
