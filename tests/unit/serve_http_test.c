@@ -462,14 +462,13 @@ static void test_slow_reader(void **state)
                  "\"logit_bias\":{\"256\":-100}}");
     assert_true(becomes(&r, 1, 5000));
     assert_true(becomes(&r, 0, 60000));
-    /* What has arrived can be read (through a wide window, or it takes minutes); the end never comes. */
+    /* Whatever can still be read (through a wide window, or it takes minutes), the end never comes. */
     int large = 4 << 20;
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof large);
     char *rest = calloc(1, REPLY_CAP);
     size_t n = 0;
     ssize_t k;
     while (n + 1 < REPLY_CAP && (k = recv(fd, rest + n, REPLY_CAP - 1 - n, 0)) > 0) n += (size_t)k;
-    assert_true(n > 0);
     assert_null(strstr(rest, "[DONE]"));
     free(rest);
     close(fd);
