@@ -16,7 +16,7 @@ import sys
 import time
 
 N_PROMPT, N_REPLY = 512, 128
-N_PROMPT_MLX, N_REPLY_MLX = 64, 16
+N_PROMPT_MLX, N_REPLY_MLX = 16, 4
 QUESTION = "What is the capital of France?"
 
 LLAMA = """
@@ -111,6 +111,7 @@ def main():
     args.add_argument("gguf")
     args.add_argument("-r", "--rounds", type=int, default=5)
     args.add_argument("-o", "--out")
+    args.add_argument("--skip", action="append", default=[], help="leave a peer out")
     a = args.parse_args()
     threads = len(os.sched_getaffinity(0))
     peers = {
@@ -121,6 +122,7 @@ def main():
         "mlx-lm": (lambda: run_json(python(MLX.format(n_prompt=N_PROMPT_MLX, n_reply=N_REPLY_MLX), a.model)),
                    python(MLX_FIRST, a.model, threads, QUESTION)),
     }
+    peers = {name: p for name, p in peers.items() if name not in a.skip}
     rows = {name: [] for name in peers}
     for i in range(a.rounds):
         for name, (rates, first) in peers.items():
