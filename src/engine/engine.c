@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "engine/internal.h"
 
 enum {
@@ -24,12 +24,6 @@ enum {
 static uint32_t or_default(uint32_t v, uint32_t dflt)
 {
     return v ? v : dflt;
-}
-
-static uint64_t available_bytes(void)
-{
-    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 1u << 30;
 }
 
 static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
@@ -70,7 +64,7 @@ static uint64_t full_need(const qn_engine *e, uint32_t g, uint32_t *n_blocks)
  * context. */
 static qn_code plan_pools(qn_engine *e, uint32_t *n_blocks, qn_err *err)
 {
-    uint64_t budget = e->o.kv_bytes ? e->o.kv_bytes : available_bytes() / 2, windows = 0, full = 0;
+    uint64_t budget = e->o.kv_bytes ? e->o.kv_bytes : qn_memory_available() / 2, windows = 0, full = 0;
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         uint64_t bytes = full_need(e, g, &n_blocks[g]);
         if (e->kv.groups[g].window) windows += bytes;

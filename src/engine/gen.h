@@ -46,7 +46,6 @@ struct qn_gen {
     qn_prefix_place place;        /* in the prefix tree; while running */
     uint32_t state_slot;          /* of recurrent layers; while running */
     uint32_t n_planned;           /* tokens of this row in the step being run */
-    uint64_t order;               /* admission number: the highest is preempted first */
     bool was_admitted;            /* before a preemption, perhaps */
     double submit_ms, admit_ms, first_ms, last_ms;
     qn_gen_stats stats;

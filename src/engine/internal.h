@@ -41,7 +41,6 @@ struct qn_engine {
     _Atomic uint32_t n_queue;
     qn_gen **rows;              /* [max_rows] running rows, in order of admission */
     _Atomic uint32_t n_rows;
-    uint64_t n_admitted;
     qn_plan plan;
 
     _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions,

@@ -37,13 +37,9 @@ static void read_eos(qn_loaded *l)
     add_eos(l, qn_tokenizer_eos(l->tok));
 }
 
-typedef struct load_progress {
-    const qn_loaded_opts *opts;
-} load_progress;
-
 static void on_weights(void *user, uint64_t done, uint64_t total)
 {
-    const qn_loaded_opts *o = ((load_progress *)user)->opts;
+    const qn_loaded_opts *o = user;
     if (o->progress) o->progress(o->user, "preparing weights", done, total);
 }
 
@@ -60,8 +56,7 @@ static qn_code open_parts(qn_loaded *l, const char *dir, const qn_loaded_opts *o
     if ((rc = qn_device_open(&l->dev, &o->device, err))) return rc;
     qn_err no_home = {0}; /* without a home folder the panels stay in memory */
     bool cached = !o->no_panel_cache && !qn_state_path(cache, sizeof cache, "panels", &no_home);
-    load_progress p = {o};
-    qn_model_opts mo = {.cache_dir = cached ? cache : NULL, .progress = on_weights, .user = &p};
+    qn_model_opts mo = {.cache_dir = cached ? cache : NULL, .progress = on_weights, .user = (void *)(uintptr_t)o};
     return qn_model_open(&l->model, l->folder, l->dev, &mo, err);
 }
 

@@ -18,7 +18,7 @@ typedef struct qn_loaded {
     char *id;               /* name shown to clients */
     qn_folder *folder;
     qn_device *dev;
-    qn_model *model;        /* NULL when opened with text_only */
+    qn_model *model;
     qn_tokenizer *tok;
     qn_chat_template *chat; /* never NULL: a model without a template gets the plain fallback */
     uint32_t eos[QN_MAX_EOS];

@@ -60,7 +60,6 @@ void qn_engine_admit(qn_engine *e)
         g->next = NULL;
         atomic_fetch_sub(&e->n_queue, 1);
         g->state = QN_ROW_RUNNING;
-        g->order = e->n_admitted++;
         if (g->admit_ms == 0) g->admit_ms = qn_now_ms();
         take_state(e, g);
         take_prefix(e, g);

@@ -426,6 +426,28 @@ static void dense_close(qn_model *base)
 
 static const qn_model_ops dense_ops = {qn_dense_forward, qn_dense_scratch, dense_close};
 
+/* Kernels trust the descriptor, and its numbers come from a file: heads must divide, and the rotated part of a head
+ * must lie inside it. */
+static qn_code check_desc(const binder *b)
+{
+    const qn_desc *d = &b->m->d;
+    for (uint32_t i = 0; i < d->n_layers; i++) {
+        const qn_layer_desc *l = &d->layers[i];
+        if (l->recurrent) continue;
+        if (!l->n_kv_heads || l->n_heads % l->n_kv_heads) {
+            return qn_err_set(b->err, QN_FORMAT, "config.json: layer %u has %u heads over %u KV heads", i,
+                              l->n_heads, l->n_kv_heads);
+        }
+        if (l->rope == QN_NO_ROPE) continue;
+        if (l->rope >= d->n_ropes || d->ropes[l->rope].dims > l->d_head) {
+            return qn_err_set(b->err, QN_FORMAT,
+                              "config.json: layer %u rotates %u elements of heads of %u; at most the whole "
+                              "head can be rotated", i, d->ropes[l->rope].dims, l->d_head);
+        }
+    }
+    return QN_OK;
+}
+
 /* A device may lack the operations of a kind of layer. */
 static qn_code check_device(const binder *b)
 {
@@ -445,8 +467,8 @@ static qn_code check_device(const binder *b)
 static qn_code open_parts(binder *b, const qn_model_opts *opts)
 {
     qn_dense *m = b->m;
-    qn_code rc = check_device(b);
-    if (rc || (rc = bind_all(b))) return rc;
+    qn_code rc = check_desc(b);
+    if (rc || (rc = check_device(b)) || (rc = bind_all(b))) return rc;
     m->base.info.dtype = model_dtype(b);
     count_params(m, b);
     count_init_draws(m, b);

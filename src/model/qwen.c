@@ -118,6 +118,10 @@ static qn_code read_rope_parameters(qn_desc *d, const json_t *cfg, qn_arena *a, 
     double part;
     qn_code rc = qn_cfg_f64_or(nested ? p : cfg, "partial_rotary_factor", 0.25, &part, err);
     if (rc) return rc;
+    if (!(part > 0 && part <= 1)) {
+        return qn_err_set(err, QN_FORMAT,
+                          "config.json: partial_rotary_factor is %g, must be over 0 and at most 1", part);
+    }
     uint32_t dims = (uint32_t)(d->layers[0].d_head * part);
     if ((rc = qn_rope_plain(&d->ropes[0], nested ? p : cfg, dims, 100000, false, err))) return rc;
     d->n_ropes = 1;

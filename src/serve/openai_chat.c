@@ -115,10 +115,8 @@ static bool take_messages(qn_exchange *x, qn_http_error *e)
     qn_buf text = {0};
     qn_err err = {0};
     bool ok = qn_messages_normalize(messages, loaded->id, e) && render(x, messages, &text, e);
-    /* A template writes its special tokens itself. */
-    bool is_plain = qn_chat_template_kind(loaded->chat) == QN_CHAT_FALLBACK;
     if (ok && qn_tokenizer_encode(loaded->tok, text.data ? text.data : "", text.len,
-                                  is_plain ? QN_ENCODE_ADD_SPECIAL : 0, &x->gen.prompt, &err)) {
+                                  qn_chat_encode_flags(loaded->chat), &x->gen.prompt, &err)) {
         ok = qn_fail_err(e, &err, "messages");
     }
     qn_buf_release(&text);

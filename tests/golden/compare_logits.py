@@ -1,7 +1,7 @@
 """Logits of the reference device against mlx-lm's, bit for bit, on a model folder.
 
-Run: MLX_DISABLE_COMPILE=1 python tests/golden/compare_logits.py TOOL MODEL [ISA] [N_IDS]
-TOOL is the built tests/tools/model_logits. Compares prefill in one chunk, in two, and token by token.
+Run: MLX_DISABLE_COMPILE=1 python tests/golden/compare_logits.py QUERN MODEL [ISA] [N_IDS]
+Compares prefill in one chunk, in two, and token by token.
 """
 import os
 import subprocess
@@ -25,17 +25,17 @@ def oracle(model, ids, chunks):
     return np.concatenate(out)
 
 
-def ours(tool, folder, isa, ids, chunks, vocab):
+def ours(quern, folder, isa, ids, chunks):
     with tempfile.TemporaryDirectory() as tmp:
-        path = os.path.join(tmp, "logits")
-        subprocess.run([tool, folder, "ref", isa, path, ",".join(map(str, ids)),
-                        ",".join(map(str, chunks))], check=True)
-        return np.fromfile(path, dtype=np.float32).reshape(-1, vocab)
+        path = os.path.join(tmp, "logits.safetensors")
+        subprocess.run([quern, "logits", "--model", folder, "--l1", "--out", path, "--ids", ",".join(map(str, ids)),
+                        "--chunks", ",".join(map(str, chunks)), *(["--isa", isa] if isa else [])], check=True)
+        return np.array(mx.load(path)["logits"])
 
 
 def main():
-    tool, folder = sys.argv[1:3]
-    isa = sys.argv[3] if len(sys.argv) > 3 else "-"
+    quern, folder = sys.argv[1:3]
+    isa = sys.argv[3] if len(sys.argv) > 3 else None
     n = int(sys.argv[4]) if len(sys.argv) > 4 else 17
     mx.set_default_device(mx.cpu)
     model, _ = load_model(Path(folder))
@@ -43,7 +43,7 @@ def main():
     failed = 0
     for chunks in ([n], [7, n - 7], [n - 3, 1, 1, 1], [1] * min(n, 8) + [n - 8] * (n > 8)):
         want = oracle(model, ids, chunks)
-        got = ours(tool, folder, isa, ids, chunks, want.shape[1])
+        got = ours(quern, folder, isa, ids, chunks)
         differ = int((want.view(np.uint32) != got.view(np.uint32)).sum())
         failed += differ != 0
         print(f"chunks {chunks}: {differ} of {want.size} differ",

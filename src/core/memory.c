@@ -1,0 +1,43 @@
+/* memory.c - reading the kernel's figures. */
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The first number of a one-line file; false when there is none ("max"). */
+static bool read_number(const char *path, uint64_t *out)
+{
+    FILE *f = fopen(path, "r");
+    bool found = f && fscanf(f, "%" SCNu64, out) == 1;
+    if (f) fclose(f);
+    return found;
+}
+
+/* The number behind `key` at the start of a line; false when the file or the line is not there. */
+static bool read_line(const char *path, const char *key, uint64_t *out)
+{
+    FILE *f = fopen(path, "r");
+    char line[256];
+    size_t n = strlen(key);
+    bool found = false;
+    while (f && !found && fgets(line, sizeof line, f)) {
+        found = !strncmp(line, key, n) && sscanf(line + n, "%" SCNu64, out) == 1;
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+uint64_t qn_memory_available(void)
+{
+    uint64_t kib, bytes = 1u << 30, most, used, file = 0;
+    if (read_line("/proc/meminfo", "MemAvailable:", &kib)) bytes = kib * 1024;
+    if (!read_number("/sys/fs/cgroup/memory.max", &most) || !read_number("/sys/fs/cgroup/memory.current", &used)) {
+        return bytes;
+    }
+    read_line("/sys/fs/cgroup/memory.stat", "file ", &file); /* cached files count as used, and can be dropped */
+    if (file < used) used -= file;
+    uint64_t left = most > used ? most - used : 0;
+    return left < bytes ? left : bytes;
+}

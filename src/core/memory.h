@@ -1,0 +1,11 @@
+/* memory.h - how much memory this process may still use. Threads: any. */
+#ifndef QN_CORE_MEMORY_H
+#define QN_CORE_MEMORY_H
+
+#include <stdint.h>
+
+/* Bytes that can be had without swapping: what the kernel calls available (page cache that can be dropped included),
+ * and not more than the control group leaves. 1 GiB where the system does not say (no failure). */
+uint64_t qn_memory_available(void);
+
+#endif
