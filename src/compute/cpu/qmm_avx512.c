@@ -1,8 +1,9 @@
 /* qmm_avx512.c - products with quantized panels for AVX-512 VNNI.
  *
- * Up to FEW rows of activations: codes are unpacked in registers and used at once, so that the
- * panels stream from memory. More rows: a block of a panel is unpacked to bytes in scratch and used
- * for all tiles of rows. Both give exact integer dot products and share one float epilogue.
+ * Up to FEW rows of activations, as decode and verification have them: codes are unpacked in
+ * registers and used at once, so that the panels stream from memory. More rows: a block of a panel
+ * is unpacked to bytes in scratch and used for all tiles of rows. Both give exact integer dot
+ * products and share one float epilogue.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -13,7 +14,7 @@
 #include "compute/cpu/unroll.h"
 
 enum {
-    FEW = 4,
+    FEW = 8,
     BLOCK_MANY = 1024, /* inputs of a block when a chunk of rows is large, */
     BLOCK_FEW = 4096,  /* and when it is small */
     ROWS_CHUNK = 128   /* rows of activations that share a pass over the panels */
@@ -182,19 +183,25 @@ INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts
     {                                                              \
         few_panels(y, ld, w, x, p0, p1, rows, planes, bits, e2m1); \
     }
-#define FEW_BODIES(name, bits, e2m1)                                                           \
-    FEW_BODY(name, bits, e2m1, 1, 1)                                                           \
-    FEW_BODY(name, bits, e2m1, 1, 2)                                                           \
-    FEW_BODY(name, bits, e2m1, 2, 1)                                                           \
-    FEW_BODY(name, bits, e2m1, 2, 2)                                                           \
-    FEW_BODY(name, bits, e2m1, 3, 1)                                                           \
-    FEW_BODY(name, bits, e2m1, 3, 2)                                                           \
-    FEW_BODY(name, bits, e2m1, 4, 1)                                                           \
-    FEW_BODY(name, bits, e2m1, 4, 2)                                                           \
-    static void (*const few_##name[FEW][2])(FEW_ARGS) = {{few_##name##_1x1, few_##name##_1x2}, \
-                                                         {few_##name##_2x1, few_##name##_2x2}, \
-                                                         {few_##name##_3x1, few_##name##_3x2}, \
-                                                         {few_##name##_4x1, few_##name##_4x2}};
+#define FEW_ROWS(name, bits, e2m1, rows) \
+    FEW_BODY(name, bits, e2m1, rows, 1)  \
+    FEW_BODY(name, bits, e2m1, rows, 2)
+#define FEW_PAIR(name, rows) {few_##name##_##rows##x1, few_##name##_##rows##x2}
+#define FEW_BODIES(name, bits, e2m1)                                       \
+    FEW_ROWS(name, bits, e2m1, 1)                                          \
+    FEW_ROWS(name, bits, e2m1, 2)                                          \
+    FEW_ROWS(name, bits, e2m1, 3)                                          \
+    FEW_ROWS(name, bits, e2m1, 4)                                          \
+    FEW_ROWS(name, bits, e2m1, 5)                                          \
+    FEW_ROWS(name, bits, e2m1, 6)                                          \
+    FEW_ROWS(name, bits, e2m1, 7)                                          \
+    FEW_ROWS(name, bits, e2m1, 8)                                          \
+    static void (*const few_##name[FEW][2])(FEW_ARGS) = {                  \
+        FEW_PAIR(name, 1), FEW_PAIR(name, 2), FEW_PAIR(name, 3),           \
+        FEW_PAIR(name, 4), FEW_PAIR(name, 5), FEW_PAIR(name, 6),           \
+        FEW_PAIR(name, 7), FEW_PAIR(name, 8),                              \
+    };
+_Static_assert(FEW == 8, "one body per number of rows");
 FEW_BODIES(2, 2, false)
 FEW_BODIES(3, 3, false)
 FEW_BODIES(4, 4, false)
