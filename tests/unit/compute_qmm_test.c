@@ -83,14 +83,15 @@ static double group_max(const float *x, uint32_t n)
  * CODES: quantizing x moves it by at most a/2 + 4u|x| (all of x in a group below 2^-96); each of
  * the n_groups + 10 roundings of the sum moves it by at most u times the sum of its parts; the
  * reference's own weights carry two roundings, covered by the 10. Products below the normal range
- * lose at most 2^-150 * 2^30 per group. Others: one chain of n_in/2 fused steps, one sum, one
- * rounding of a weight. */
+ * lose at most 2^-150 * 2^30 per group. Others, affine with float32 scales among them: one chain of
+ * n_in/2 fused steps, one sum, one rounding of a weight. */
 static double error_bound(const qn_matrix *m, size_t row, const float *x, const float *w,
                           qn_act_mode act)
 {
     const double u = 0x1p-24, range = act == QN_ACT_INT8 ? 127.0 : 32512.0;
     double bound = 0;
-    if (m->spec.mode == QN_Q_NONE || m->spec.mode == QN_Q_MXFP8) {
+    const bool wide = m->spec.mode == QN_Q_AFFINE && m->dtype == QN_F32;
+    if (m->spec.mode == QN_Q_NONE || m->spec.mode == QN_Q_MXFP8 || wide) {
         for (uint32_t k = 0; k < m->n_in; k++) bound += fabs((double)w[k] * (double)x[k]);
         return bound * u * (m->n_in / 2 + 3) + m->n_in * 0x1p-149;
     }
@@ -189,7 +190,8 @@ static void test_int8(void **state)
 /* Wider than the blocks that the variants cut a row into. */
 static void test_wide(void **state)
 {
-    static const uint32_t picked[] = {7, 15, 20, 23}; /* 4 bit g64, 8 bit g32, nvfp4, bfloat16 */
+    /* 4 bit g64, 8 bit g64, nvfp4, bfloat16; with float32 scales: 5 bit g128, 8 bit g32 */
+    static const uint32_t picked[] = {7, 16, 20, 23, 11, 15};
     (void)state;
     for (size_t i = 0; i < sizeof picked / sizeof *picked; i++)
         check_shape(&forms[picked[i]], (shape){4096 + 1024 + 128, 17}, QN_ACT_INT16);
@@ -200,7 +202,7 @@ static void test_largest_dot(void **state)
 {
     (void)state;
     enum { N_IN = 256, N_OUT = 16 };
-    const form f = {"8 bit g128", {QN_Q_AFFINE, 8, 128}, QN_F32};
+    const form f = {"8 bit g128", {QN_Q_AFFINE, 8, 128}, QN_BF16};
     qn_matrix m = matrix_new(&f, 1, N_OUT, N_IN);
     memset((void *)m.weight, 0xff, N_OUT * N_IN);
     qn_panels w = panels_new(&m);

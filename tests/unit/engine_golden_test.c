@@ -2,10 +2,7 @@
  * (tests/golden/make.py), on the cpu device.
  *
  * float32 cases: every logit within 1e-4 of the largest one, the greedy tokens equal (but for ties
- * within the gate). With quantized matrices the gate is 1e-3: their activations are rounded to
- * 16-bit integers per group, 1/65024 of the group's largest value at each product; measured are at
- * most 1.9e-4, but for one position of qwen3_5_moe, where the norms of the gated delta rule enlarge
- * it to 7e-4. 16-bit cases: mean KL divergence from mlx-lm's logits with the same weights and
+ * within the gate). 16-bit cases: mean KL divergence from mlx-lm's logits with the same weights and
  * float32 activations, at most MAX_KL_16BIT; ours differ by the rounding of keys and values to 16
  * bits (measured: at most 8e-4). With experts a near tie of the router may fall the other way:
  * MAX_KL_EXPERTS (measured: 3.1e-3, qwen3_moe). Chunked and token-by-token runs must give the bits
@@ -30,7 +27,7 @@
 #include "synth.h"
 
 enum { MAX_POS = 64, MAX_VOCAB = 256 };
-static const double MAX_F32 = 1e-4, MAX_F32_QUANTIZED = 1e-3, MAX_KL_16BIT = 1e-3,
+static const double MAX_F32 = 1e-4, MAX_KL_16BIT = 1e-3,
                     MAX_KL_EXPERTS = 5e-3;
 
 typedef struct logits {
@@ -162,8 +159,7 @@ static void check_case(const char *family, const json_t *c)
     loaded l;
     open_case(&l, label, "cpu", json_object_get(c, "recipe"));
     score(&l, ids, n, NULL, &whole);
-    bool quantized = json_object_get(json_object_get(c, "recipe"), "quant") != NULL;
-    double gate = !f32 ? 0 : quantized ? MAX_F32_QUANTIZED : MAX_F32;
+    double gate = f32 ? MAX_F32 : 0;
     check_against(label, &whole, want, n_prompt, gate);
     for (uint32_t i = 0; f32 && i < n_greedy; i++) {
         const float *row = whole.v + (size_t)(n_prompt - 1 + i) * whole.n_vocab;

@@ -1,5 +1,5 @@
-/* dmm_avx2.c - products of float32 activations with dense and mxfp8 panels for AVX2; same order of
- * sums as qmm_portable.c.
+/* dmm_avx2.c - products of float32 activations with dense, mxfp8 and float32 affine panels for
+ * AVX2; same order of sums as qmm_portable.c.
  *
  * A block of a panel is widened into scratch and used for all rows of activations, two at a time;
  * the two partial sums of every output wait in scratch between blocks.
@@ -68,6 +68,33 @@ INLINE __m256 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k, ui
     return _mm256_mul_ps(v, _mm256_castsi256_ps(s));
 }
 
+/* One plane's part of the codes of input k of a group. */
+INLINE __m256i load_plane(const uint8_t *plane, uint32_t bits, uint32_t k, uint32_t h)
+{
+    const uint32_t at = k / 4 * bits; /* bits of a byte before this quad's */
+    const uint8_t *words = plane + at / 8 * 64 + h * 32;
+    const __m128i shift = _mm_cvtsi32_si128((int)(at % 8 + k % 4 * 8));
+    return _mm256_and_si256(
+        _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(const void *)words), shift),
+        _mm256_set1_epi32((1 << bits) - 1));
+}
+
+INLINE __m256 load_codes(const qn_panels *w, const uint8_t *panel, uint32_t k, uint32_t h)
+{
+    const uint32_t n = w->spec.group_size, low = qn_panel_low_bits(w->spec.bits);
+    const uint32_t high = w->spec.bits - low;
+    const uint8_t *group = panel + (k >> __builtin_ctz(n)) * w->group_bytes;
+    const float *scales = (const float *)(const void *)(group + w->code_bytes) + h * 8;
+    k &= n - 1;
+    __m256i q = load_plane(group, low, k, h);
+    if (high)
+        q = _mm256_or_si256(
+            q, _mm256_sll_epi32(load_plane(group + n * low / 32 * 64, high, k, h),
+                                _mm_cvtsi32_si128((int)low)));
+    return _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(scales), _mm256_cvtepi32_ps(q)),
+                         _mm256_loadu_ps(scales + 16));
+}
+
 typedef __m256 (*load_fn)(const qn_panels *w, const uint8_t *panel, uint32_t k, uint32_t h);
 
 INLINE void widen(float *dst, const qn_panels *w, const uint8_t *panel, uint32_t k0, uint32_t n,
@@ -87,6 +114,7 @@ static void widen_block(float *dst, const qn_panels *w, const uint8_t *panel, ui
     case QN_PANEL_F16: widen(dst, w, panel, k0, n, load_f16); return;
     case QN_PANEL_BF16: widen(dst, w, panel, k0, n, load_bf16); return;
     case QN_PANEL_E4M3: widen(dst, w, panel, k0, n, load_e4m3); return;
+    case QN_PANEL_WIDE_CODES: widen(dst, w, panel, k0, n, load_codes); return;
     case QN_PANEL_CODES: QN_UNREACHABLE();
     }
 }

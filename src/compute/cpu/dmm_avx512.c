@@ -1,5 +1,5 @@
-/* dmm_avx512.c - products of float32 activations with dense and mxfp8 panels for AVX-512; same
- * order of sums as qmm_portable.c.
+/* dmm_avx512.c - products of float32 activations with dense, mxfp8 and float32 affine panels for
+ * AVX-512; same order of sums as qmm_portable.c.
  *
  * Few rows: weights are widened in registers and used at once. More rows: a block of a panel is
  * widened into scratch and used for all tiles of rows; the two partial sums of every output wait in
@@ -68,6 +68,31 @@ INLINE __m512 load_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k)
     return _mm512_mul_ps(v, _mm512_castsi512_ps(s));
 }
 
+/* One plane's part of the codes of input k of a group. */
+INLINE __m512i load_plane(const uint8_t *plane, uint32_t bits, uint32_t k)
+{
+    const uint32_t at = k / 4 * bits; /* bits of a byte before this quad's */
+    const __m128i shift = _mm_cvtsi32_si128((int)(at % 8 + k % 4 * 8));
+    return _mm512_and_si512(_mm512_srl_epi32(_mm512_loadu_si512(plane + at / 8 * 64), shift),
+                            _mm512_set1_epi32((1 << bits) - 1));
+}
+
+INLINE __m512 load_codes(const qn_panels *w, const uint8_t *panel, uint32_t k)
+{
+    const uint32_t n = w->spec.group_size, low = qn_panel_low_bits(w->spec.bits);
+    const uint32_t high = w->spec.bits - low;
+    const uint8_t *group = panel + (k >> __builtin_ctz(n)) * w->group_bytes;
+    const uint8_t *scales = group + w->code_bytes;
+    k &= n - 1;
+    __m512i q = load_plane(group, low, k);
+    if (high)
+        q = _mm512_or_si512(
+            q, _mm512_sll_epi32(load_plane(group + n * low / 32 * 64, high, k),
+                                _mm_cvtsi32_si128((int)low)));
+    return _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(scales), _mm512_cvtepi32_ps(q)),
+                         _mm512_loadu_ps(scales + 64));
+}
+
 typedef __m512 (*load_fn)(const qn_panels *w, const uint8_t *panel, uint32_t k);
 
 INLINE __mmask16 panel_mask(const qn_panels *w, uint32_t p)
@@ -124,6 +149,7 @@ FEW_BODY(f32)
 FEW_BODY(f16)
 FEW_BODY(bf16)
 FEW_BODY(e4m3)
+FEW_BODY(codes)
 
 static void few(FEW_ARGS)
 {
@@ -132,6 +158,7 @@ static void few(FEW_ARGS)
     case QN_PANEL_F16: few_f16(y, ld, w, x, x_ld, n_rows, p0, p1); return;
     case QN_PANEL_BF16: few_bf16(y, ld, w, x, x_ld, n_rows, p0, p1); return;
     case QN_PANEL_E4M3: few_e4m3(y, ld, w, x, x_ld, n_rows, p0, p1); return;
+    case QN_PANEL_WIDE_CODES: few_codes(y, ld, w, x, x_ld, n_rows, p0, p1); return;
     case QN_PANEL_CODES: QN_UNREACHABLE();
     }
 }
@@ -152,6 +179,7 @@ static void widen_block(__m512 *dst, const qn_panels *w, const uint8_t *panel, u
     case QN_PANEL_F16: widen(dst, w, panel, k0, n, load_f16); return;
     case QN_PANEL_BF16: widen(dst, w, panel, k0, n, load_bf16); return;
     case QN_PANEL_E4M3: widen(dst, w, panel, k0, n, load_e4m3); return;
+    case QN_PANEL_WIDE_CODES: widen(dst, w, panel, k0, n, load_codes); return;
     case QN_PANEL_CODES: QN_UNREACHABLE();
     }
 }

@@ -36,7 +36,9 @@ static qn_code pick_kind(qn_panels *w, const qn_matrix *m, qn_err *err)
 {
     switch (m->spec.mode) {
     case QN_Q_NONE: return dense_kind(w, m->dtype, err);
-    case QN_Q_AFFINE: w->kind = QN_PANEL_CODES; return affine_scale(w, m->dtype, err);
+    case QN_Q_AFFINE:
+        w->kind = m->dtype == QN_F32 ? QN_PANEL_WIDE_CODES : QN_PANEL_CODES;
+        return affine_scale(w, m->dtype, err);
     case QN_Q_MXFP4:
         w->kind = QN_PANEL_CODES;
         w->scale = QN_SCALE_E8M0;
@@ -110,12 +112,8 @@ typedef struct planes {
 /* The planes of a code width, low bits first (panel.h). */
 static planes planes_of(uint32_t bits)
 {
-    switch (bits) {
-    case 3: return (planes){2, {2, 1}};
-    case 5: return (planes){2, {4, 1}};
-    case 6: return (planes){2, {4, 2}};
-    default: return (planes){1, {bits, 0}};
-    }
+    const uint32_t low = qn_panel_low_bits(bits);
+    return (planes){low < bits ? 2 : 1, {low, bits - low}};
 }
 
 /* The low `bits` bits of each of four bytes. */

@@ -4,7 +4,7 @@
  * rows. Lanes of a vector are rows: 32-bit lane i of any 64-byte vector belongs to row p*16 + i, so
  * no sum crosses lanes. docs/formats.md, "panel16", has the byte tables.
  *
- * Quantized matrices (QN_PANEL_CODES, QN_PANEL_E4M3): for each panel, groups ascending; a group is
+ * Quantized matrices (QN_PANEL_CODES, _WIDE_CODES, _E4M3): for each panel, groups ascending; a group is
  * its code words, then its scales. The bits of a code are cut into planes, low plane first:
  * 8 = [8], 6 = [4, 2], 5 = [4, 1], 4 = [4], 3 = [2, 1], 2 = [2]. A plane of p bits has G*p/32
  * vectors. Quad T of a group (inputs 4T .. 4T+3) lies in vector T / (8/p); byte c of
@@ -29,7 +29,9 @@
  * s = scale/2 and b = -6*scale, which is the same value exactly. A group with max|x| < 2^-96 counts
  * as zero; one with an infinity or a NaN gives NaN.
  *
- * Arithmetic of the others. w is widened to float32 (E4M3: value * scale) and an output is
+ * Arithmetic of the others. w is widened to float32 (E4M3: value * scale; WIDE_CODES, which are
+ * the affine matrices of float32 checkpoints, where 16-bit activations would be felt: s*q + b,
+ * rounded twice) and an output is
  *     acc[k mod 2] = fma(w[k], x[k], acc[k mod 2]), k ascending from +0;  y = acc[0] + acc[1].
  * All variants fuse alike, so they agree bit for bit.
  *
@@ -53,8 +55,9 @@ enum {
 };
 
 typedef enum qn_panel_kind {
-    QN_PANEL_CODES = 0, /* affine, mxfp4, nvfp4: integer dot products */
-    QN_PANEL_E4M3,      /* mxfp8: float32 activations */
+    QN_PANEL_CODES = 0,  /* affine, mxfp4, nvfp4: integer dot products */
+    QN_PANEL_WIDE_CODES, /* affine with float32 scales: float32 activations, like all below */
+    QN_PANEL_E4M3,       /* mxfp8 */
     QN_PANEL_F32,
     QN_PANEL_F16,
     QN_PANEL_BF16
@@ -118,6 +121,13 @@ void qn_panel_group(const qn_panels *w, const uint8_t *group, uint8_t *q, float 
 size_t qn_qacts_init(qn_qacts *x, qn_act_mode mode, uint32_t n_rows, uint32_t n_in,
                      uint32_t group_size);
 void qn_qacts_place(qn_qacts *x, void *memory);
+
+/* Bits of the low plane of a code of `bits` bits; the rest lies in a second plane, if any (no
+ * failure). */
+static inline uint32_t qn_panel_low_bits(uint32_t bits)
+{
+    return bits == 8 ? 8 : bits >= 4 ? 4 : 2;
+}
 
 /* First byte of quad T of row t, and the pair {a, X} of a group of row t (no failure). */
 static inline uint32_t qn_qacts_tile_rows(const qn_qacts *x, uint32_t t0)

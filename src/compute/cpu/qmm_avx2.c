@@ -132,10 +132,7 @@ static void unpack_scales(scales *out, const uint8_t *p, qn_scale_kind kind)
 {
     for (uint32_t half = 0; half < 2; half++) {
         __m256 s, b;
-        if (kind == QN_SCALE_F32) {
-            s = _mm256_castsi256_ps(load(p + half * 32));
-            b = _mm256_castsi256_ps(load(p + 64 + half * 32));
-        } else if (kind == QN_SCALE_BF16) {
+        if (kind == QN_SCALE_BF16) {
             __m256i v = load(p + half * 32);
             s = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
             b = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000)));

@@ -91,7 +91,6 @@ INLINE scales load_scales(const uint8_t *p, qn_scale_kind kind)
         return (scales){_mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)),
                         _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)))};
     }
-    if (kind == QN_SCALE_F32) return (scales){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64)};
     __m512i c = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     __m512 s = kind == QN_SCALE_E4M3 ? e4m3_ps(c)
                                      : _mm512_castsi512_ps(_mm512_max_epu32(

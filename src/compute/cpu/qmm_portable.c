@@ -111,6 +111,38 @@ void qn_qmm_portable(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *
 
 enum { BLOCK = 64 }; /* rows of activations between two readings of a panel */
 
+static void widen_e4m3(const qn_panels *w, const uint8_t *panel, uint32_t k, float *out)
+{
+    const uint32_t n = w->spec.group_size;
+    const uint8_t *group = panel + k / n * w->group_bytes, *codes = group + k % n / 4 * 64 + k % 4;
+    const uint8_t *scales = group + w->code_bytes;
+    for (uint32_t i = 0; i < QN_PANEL_ROWS; i++)
+        out[i] = qn_e4m3_f32(codes[4 * i]) * qn_e8m0_f32(scales[i]);
+}
+
+/* One plane's part of the code of row i and input k of a group. */
+static uint32_t plane_code(const uint8_t *plane, uint32_t bits, uint32_t k, uint32_t i)
+{
+    const uint32_t quad = k / 4, per_word = 8 / bits;
+    uint32_t word;
+    memcpy(&word, plane + (quad / per_word * QN_PANEL_ROWS + i) * 4, 4);
+    return word >> (bits * (quad % per_word) + 8 * (k % 4)) & ((1u << bits) - 1u);
+}
+
+static void widen_codes(const qn_panels *w, const uint8_t *panel, uint32_t k, float *out)
+{
+    const uint32_t n = w->spec.group_size, low = qn_panel_low_bits(w->spec.bits);
+    const uint32_t high = w->spec.bits - low;
+    const uint8_t *group = panel + k / n * w->group_bytes, *plane2 = group + n * low / 32 * 64;
+    float s[2][QN_PANEL_ROWS]; /* scales, biases */
+    memcpy(s, group + w->code_bytes, sizeof s);
+    for (uint32_t i = 0; i < QN_PANEL_ROWS; i++) {
+        uint32_t q = plane_code(group, low, k % n, i);
+        if (high) q |= plane_code(plane2, high, k % n, i) << low;
+        out[i] = s[0][i] * (float)q + s[1][i];
+    }
+}
+
 /* The 16 weights of input k of a panel. */
 static void widen(const qn_panels *w, const uint8_t *panel, uint32_t k, float *out)
 {
@@ -118,14 +150,10 @@ static void widen(const qn_panels *w, const uint8_t *panel, uint32_t k, float *o
     case QN_PANEL_F32: memcpy(out, panel + (size_t)k * 64, 64); return;
     case QN_PANEL_F16: qn_widen(out, panel + (size_t)k * 32, QN_F16, QN_PANEL_ROWS); return;
     case QN_PANEL_BF16: qn_widen(out, panel + (size_t)k * 32, QN_BF16, QN_PANEL_ROWS); return;
-    case QN_PANEL_E4M3: break;
+    case QN_PANEL_WIDE_CODES: widen_codes(w, panel, k, out); return;
+    case QN_PANEL_E4M3: widen_e4m3(w, panel, k, out); return;
     case QN_PANEL_CODES: QN_UNREACHABLE();
     }
-    const uint32_t n = w->spec.group_size;
-    const uint8_t *group = panel + k / n * w->group_bytes, *codes = group + k % n / 4 * 64 + k % 4;
-    const uint8_t *scales = group + w->code_bytes;
-    for (uint32_t i = 0; i < QN_PANEL_ROWS; i++)
-        out[i] = qn_e4m3_f32(codes[4 * i]) * qn_e8m0_f32(scales[i]);
 }
 
 void qn_dmm_portable(float *y, uint32_t ld, const qn_panels *w, const float *x, uint32_t x_ld,
