@@ -1,8 +1,9 @@
 /* benchmark.c - "quern benchmark": tokens per second of prefill and decode, beside the machine's read
  * bandwidth measured in the same run with the same threads.
  *
- * ppN computes a prompt of N random tokens up to its first reply token; tgN decodes N tokens after a
- * prompt of one token. End tokens do not end a run. Prompts never repeat, so that no cache helps.
+ * ppN computes a prompt of N random tokens up to its first reply token; tgN decodes N tokens after
+ * a prompt of one token, tgNxB does so for B sequences at once. End tokens do not end a run. Prompts
+ * never repeat, so that no cache helps.
  */
 #include <jansson.h>
 #include <math.h>
@@ -21,15 +22,16 @@
 #include "core/clock.h"
 #include "core/file.h"
 
-enum { PATH_CAP = 4096, MAX_TESTS = 64, MAX_REPEATS = 1000 };
+enum { PATH_CAP = 4096, MAX_TESTS = 64, MAX_REPEATS = 1000, MAX_BATCH = 256 };
 
 /* One row of the result. */
 typedef struct test {
-    char name[24];            /* "pp512", "tg128" */
+    char name[32];            /* "pp512", "tg128", "tg128x8" */
     uint32_t n_prompt, n_gen; /* tokens that count: one of them is 0 */
-    double rates[MAX_REPEATS]; /* tokens per second, in order */
+    uint32_t n_seqs;          /* sequences at once */
+    double rates[MAX_REPEATS]; /* tokens per second of all sequences together, in order */
     size_t n_rates;
-    double bytes_per_token;   /* read per decoded token, weights and KV; 0 for prefill */
+    double bytes_per_token;   /* read per decoded token, weights and KV; 0 where not known */
 } test;
 
 typedef struct bench {
@@ -95,6 +97,14 @@ static uint32_t longest(const bench *b)
     return n;
 }
 
+static uint32_t most_sequences(const bench *b)
+{
+    uint32_t n = 1;
+    for (size_t i = 0; i < b->n_tests; i++)
+        if (b->tests[i].n_seqs > n) n = b->tests[i].n_seqs;
+    return n;
+}
+
 static qn_code open_model(bench *b, const qn_args *args, qn_progress *p, qn_err *err)
 {
     char cache[PATH_CAP];
@@ -108,7 +118,7 @@ static qn_code open_model(bench *b, const qn_args *args, qn_progress *p, qn_err 
     b->n_threads = b->dev->ops->n_threads(b->dev);
     snprintf(b->isa, sizeof b->isa, "%s", qn_device_isa(b->dev));
     if ((rc = qn_model_open(&b->model, b->folder, b->dev, &mo, err))) return rc;
-    qn_engine_opts eo = {.max_rows = 1, .max_positions = longest(b)};
+    qn_engine_opts eo = {.max_rows = most_sequences(b), .max_positions = longest(b)};
     return qn_engine_new(&b->engine, b->model, &eo, err);
 }
 
@@ -130,37 +140,74 @@ static uint32_t random_id(bench *b)
     return (uint32_t)((b->random >> 33) % b->model->info.n_vocab);
 }
 
-/* Run one request of n_prompt tokens that makes n_reply; fills *stats. */
-static qn_code run_once(bench *b, uint32_t n_prompt, uint32_t n_reply, qn_gen_stats *stats, qn_err *err)
+/* Submit one request of n_prompt random tokens that makes n_reply. */
+static qn_code submit(bench *b, uint32_t n_prompt, uint32_t n_reply, qn_gen **out, qn_err *err)
 {
     uint32_t *ids = malloc(n_prompt * sizeof *ids);
     if (!ids) return qn_err_set(err, QN_NOMEM, "benchmark: out of memory");
     for (uint32_t i = 0; i < n_prompt; i++) ids[i] = random_id(b);
     qn_request req = {.prompt = ids, .n_prompt = n_prompt, .max_tokens = n_reply, .ignore_eos = true};
-    qn_gen *g;
-    qn_code rc = qn_engine_submit(b->engine, &req, &g, err);
+    qn_code rc = qn_engine_submit(b->engine, &req, out, err);
     free(ids);
-    if (rc) return rc;
-    qn_event ev = {0};
-    while (ev.kind != QN_EV_DONE) {
-        if (qn_stop_asked()) qn_gen_cancel(g);
-        qn_gen_wait(g, &ev, 100);
+    return rc;
+}
+
+/* Take what row g has; true once it is done, with its end in *done. Rows are drained in turn, so that
+ * none waits for room in its ring. */
+static bool drain(qn_gen *g, int wait_ms, qn_event *done)
+{
+    qn_event ev;
+    for (bool any = qn_gen_wait(g, &ev, wait_ms); any; any = qn_gen_next(g, &ev)) {
+        if (ev.kind != QN_EV_DONE) continue;
+        *done = ev;
+        return true;
     }
-    qn_gen_free(g);
-    *stats = ev.stats;
-    if (ev.finish == QN_FINISH_ERROR) return *err = ev.err, ev.err.code;
-    if (ev.finish == QN_FINISH_CANCELLED) return qn_err_set(err, QN_CANCELLED, "benchmark: stopped");
-    return QN_OK;
+    return false;
+}
+
+/* Run n_seqs requests at once; fills stats[n_seqs]. */
+static qn_code run_once(bench *b, uint32_t n_seqs, uint32_t n_prompt, uint32_t n_reply, qn_gen_stats *stats,
+                        qn_err *err)
+{
+    qn_gen *gens[MAX_BATCH];
+    uint32_t n = 0, n_done = 0;
+    qn_code rc = QN_OK;
+    while (n < n_seqs && !rc) {
+        rc = submit(b, n_prompt, n_reply, &gens[n], err);
+        if (!rc) n++;
+    }
+    bool ended[MAX_BATCH] = {0};
+    while (n_done < n) {
+        for (uint32_t i = 0; i < n; i++) {
+            qn_event ev;
+            if (ended[i]) continue;
+            if (rc || qn_stop_asked()) qn_gen_cancel(gens[i]);
+            if (!drain(gens[i], 20, &ev)) continue;
+            ended[i] = true;
+            n_done++;
+            stats[i] = ev.stats;
+            if (rc) continue;
+            if (ev.finish == QN_FINISH_ERROR) *err = ev.err, rc = ev.err.code;
+            if (ev.finish == QN_FINISH_CANCELLED) rc = qn_err_set(err, QN_CANCELLED, "benchmark: stopped");
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) qn_gen_free(gens[i]);
+    return rc;
 }
 
 static qn_code run_test(bench *b, test *t, size_t repeats, qn_err *err)
 {
     for (size_t i = 0; i < repeats; i++) {
-        qn_gen_stats st = {0};
-        qn_code rc = t->n_gen ? run_once(b, 1, t->n_gen + 1, &st, err) : run_once(b, t->n_prompt, 1, &st, err);
+        qn_gen_stats st[MAX_BATCH] = {0};
+        qn_code rc = t->n_gen ? run_once(b, t->n_seqs, 1, t->n_gen + 1, st, err)
+                              : run_once(b, 1, t->n_prompt, 1, st, err);
         if (rc) return rc;
-        double ms = t->n_gen ? st.decode_ms : st.prefill_ms;
-        t->rates[t->n_rates++] = ms > 0 ? (t->n_gen + t->n_prompt) * 1000.0 / ms : 0;
+        double rate = 0;
+        for (uint32_t r = 0; r < t->n_seqs; r++) {
+            double ms = t->n_gen ? st[r].decode_ms : st[r].prefill_ms;
+            if (ms > 0) rate += (t->n_gen + t->n_prompt) * 1000.0 / ms;
+        }
+        t->rates[t->n_rates++] = rate;
     }
     return QN_OK;
 }
@@ -175,17 +222,18 @@ static double kv_bytes_per_position(const qn_model *m)
     return sum;
 }
 
-/* Weights are read once for a token, and the KV of every position before it: half the run on average. */
+/* Weights are read once for a token, and the KV of every position before it: half the run on average.
+ * Sequences at once share the weights, and arithmetic bounds them: no figure then. */
 static double bytes_per_token(const qn_model *m, const test *t)
 {
-    if (!t->n_gen) return 0;
+    if (!t->n_gen || t->n_seqs > 1) return 0;
     return (double)m->info.step_bytes + kv_bytes_per_position(m) * (t->n_gen + 2) / 2;
 }
 
 static qn_code run_all(bench *b, const qn_args *args, qn_err *err)
 {
     qn_gen_stats warm_up;
-    qn_code rc = run_once(b, 8, 2, &warm_up, err);
+    qn_code rc = run_once(b, 1, 8, 2, &warm_up, err);
     for (size_t i = 0; i < b->n_tests && !rc; i++) {
         qn_progress p = {0};
         qn_progress_start(&p, b->tests[i].name);
@@ -250,11 +298,14 @@ static json_t *test_json(const bench *b, const test *t)
     summary s = summarize(t);
     json_t *runs = json_array();
     for (size_t i = 0; i < t->n_rates; i++) json_array_append_new(runs, json_real(t->rates[i]));
-    json_t *j = json_pack("{s:s, s:i, s:i, s:{s:f, s:f, s:f, s:f, s:f}, s:o}", "test", t->name, "n_prompt",
-                          (int)t->n_prompt, "n_gen", (int)t->n_gen, "tok_s", "median", s.median, "mean", s.mean, "sd",
+    json_t *j = json_pack("{s:s, s:i, s:i, s:i, s:{s:f, s:f, s:f, s:f, s:f}, s:o}", "test", t->name, "n_prompt",
+                          (int)t->n_prompt, "n_gen", (int)t->n_gen, "n_seqs", (int)t->n_seqs,
+                          "tok_s", "median", s.median, "mean", s.mean, "sd",
                           s.sd, "min", s.min, "max", s.max, "runs", runs);
-    json_object_set_new(j, "bytes_per_token", t->n_gen ? json_integer((json_int_t)t->bytes_per_token) : json_null());
-    json_object_set_new(j, "bandwidth_share", t->n_gen ? json_real(share(b, t, s.median)) : json_null());
+    json_object_set_new(j, "bytes_per_token",
+                        t->bytes_per_token > 0 ? json_integer((json_int_t)t->bytes_per_token) : json_null());
+    json_object_set_new(j, "bandwidth_share",
+                        t->bytes_per_token > 0 ? json_real(share(b, t, s.median)) : json_null());
     return j;
 }
 
@@ -287,7 +338,7 @@ static void print_markdown(const bench *b)
         const test *t = &b->tests[i];
         summary s = summarize(t);
         printf("| %s | %u | %s | %s | %.2f | %.2f | ", b->id, b->n_threads, b->isa, t->name, s.median, s.sd);
-        if (!t->n_gen) printf("| | |\n");
+        if (t->bytes_per_token <= 0) printf("| | |\n");
         else printf("%.3f | %.1f | %.2f |\n", t->bytes_per_token / 1e9, s.median * t->bytes_per_token / 1e9,
                     share(b, t, s.median));
     }
@@ -297,24 +348,31 @@ static void print_markdown(const bench *b)
 
 /* ---- the verb ---- */
 
-static void add_tests(bench *b, const qn_args *args, const char *flag, bool decode)
+static void add_test(bench *b, uint32_t n_prompt, uint32_t n_gen, uint32_t n_seqs)
 {
-    size_t n;
-    const int64_t *list = qn_arg_ints(args, flag, &n);
-    for (size_t i = 0; i < n && b->n_tests < MAX_TESTS; i++) {
-        if (list[i] == 0) continue;
-        test *t = &b->tests[b->n_tests++];
-        *(decode ? &t->n_gen : &t->n_prompt) = (uint32_t)list[i];
-        snprintf(t->name, sizeof t->name, "%s%d", decode ? "tg" : "pp", (int)list[i]);
-    }
+    if (b->n_tests == MAX_TESTS) return;
+    test *t = &b->tests[b->n_tests++];
+    *t = (test){.n_prompt = n_prompt, .n_gen = n_gen, .n_seqs = n_seqs};
+    if (n_seqs > 1) snprintf(t->name, sizeof t->name, "tg%ux%u", n_gen, n_seqs);
+    else snprintf(t->name, sizeof t->name, "%s%u", n_gen ? "tg" : "pp", n_gen + n_prompt);
+}
+
+static void add_tests(bench *b, const qn_args *args)
+{
+    size_t n_pp, n_tg, n_batch;
+    const int64_t *pp = qn_arg_ints(args, "pp", &n_pp), *tg = qn_arg_ints(args, "tg", &n_tg);
+    const int64_t *batch = qn_arg_ints(args, "batch-size", &n_batch);
+    for (size_t i = 0; i < n_pp; i++)
+        if (pp[i]) add_test(b, (uint32_t)pp[i], 0, 1);
+    for (size_t i = 0; i < n_tg; i++)
+        for (size_t k = 0; k < n_batch && tg[i]; k++) add_test(b, 0, (uint32_t)tg[i], (uint32_t)batch[k]);
 }
 
 static qn_code measure(bench *b, const qn_args *args, qn_err *err)
 {
     b->tests = calloc(MAX_TESTS, sizeof *b->tests);
     if (!b->tests) return qn_err_set(err, QN_NOMEM, "benchmark: out of memory");
-    add_tests(b, args, "pp", false);
-    add_tests(b, args, "tg", true);
+    add_tests(b, args);
     if (!b->n_tests) return qn_err_set(err, QN_INVALID, "nothing to measure: --pp and --tg are both 0");
     qn_code rc = find_folder(b, args, err);
     if (rc) return rc;
@@ -354,8 +412,8 @@ static const qn_opt opts[] = {
     {.name = "num-trials", .brief = "n", .kind = QN_OPT_INT, .min = 1, .max = MAX_REPEATS, .same_as = "repeats"},
     {.name = "output", .brief = "o", .kind = QN_OPT_ENUM, .choices = "md|json", .dflt = "md",
      .help = "a Markdown table, or JSON with every run"},
-    {.name = "batch-size", .brief = "b", .kind = QN_OPT_INT, .refused = "measuring several sequences at once",
-     .hidden = true},
+    {.name = "batch-size", .brief = "b", .kind = QN_OPT_INTS, .arg = "N,N", .min = 1, .max = MAX_BATCH, .dflt = "1",
+     .help = "numbers of sequences that decode at once; their rates are added up"},
     {.name = "delay", .kind = QN_OPT_INT, .refused = "pauses between runs", .hidden = true},
     {.name = "pg", .kind = QN_OPT_LIST, .refused = "tests of prompt and reply together", .hidden = true},
     {.name = "depth", .kind = QN_OPT_INTS, .refused = "tests behind a filled context", .hidden = true},
@@ -381,6 +439,7 @@ const qn_verb qn_verb_benchmark = {
              "decode also the bytes read for a token (weights, and the KV cache on average) and the share\n"
              "of the machine's read bandwidth, which is measured in the same run with the same threads.\n",
     .examples = "  quern benchmark smollm2 --pp 128,512 --tg 128 -r 5\n"
-                "  quern benchmark --synthetic llama-3.2-1b -o json\n",
+                "  quern benchmark --synthetic llama-3.2-1b -o json\n"
+                "  quern benchmark --synthetic llama-3.2-1b --pp 0 --tg 64 -b 1,8\n",
     .run = run_benchmark,
 };

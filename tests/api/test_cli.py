@@ -396,3 +396,12 @@ def test_benchmark(model_dir):
     assert decode["bandwidth_share"] == pytest.approx(share, rel=1e-3) and share < 1.5
     status, out, _ = quern("benchmark", model_dir, "--pp", "0", "--tg", "4", "-r", "1")
     assert status == 0 and "| tg4 |" in out and "read bandwidth" in out
+
+
+def test_benchmark_of_several_sequences(model_dir):
+    status, out, err = quern("benchmark", model_dir, "--pp", "0", "--tg", "8", "-b", "1,5", "-r", "1", "-o", "json")
+    assert status == 0, err
+    one, five = json.loads(out)["tests"]
+    assert (one["test"], one["n_seqs"], five["test"], five["n_seqs"]) == ("tg8", 1, "tg8x5", 5)
+    assert five["tok_s"]["median"] > 0 and five["bytes_per_token"] is None
+    assert quern("benchmark", model_dir, "-b", "0")[0] == 2
