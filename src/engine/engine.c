@@ -472,6 +472,7 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
     *out = (qn_engine_stats){
         .active_rows = e->n_rows,
         .waiting_rows = e->n_queue,
+        .max_rows = e->o.max_rows,
         .submitted = e->submitted,
         .finished = e->finished,
         .prompt_tokens = e->prompt_tokens,

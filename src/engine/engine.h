@@ -106,7 +106,7 @@ void qn_gen_cancel(qn_gen *g);
 void qn_gen_free(qn_gen *g);
 
 typedef struct qn_engine_stats {
-    uint32_t active_rows, waiting_rows;
+    uint32_t active_rows, waiting_rows, max_rows;
     uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions;
     uint64_t cached_tokens; /* prompt tokens taken from the prefix cache */
     uint64_t kv_bytes_used; /* by running rows */

@@ -21,6 +21,7 @@
 #include "core/arena.h"
 #include "core/buf.h"
 #include "serve/error.h"
+#include "serve/metrics.h"
 #include "serve/pieces.h"
 #include "serve/server.h"
 
@@ -41,10 +42,14 @@ typedef struct qn_protocol {
     void (*stream_error)(qn_exchange *x);               /* stream: x->error as a frame */
 } qn_protocol;
 
+/* One of handle, answer and protocol is set. */
 typedef struct qn_route {
     const char *method;
     const char *path;                 /* ends in "/" when the rest of the path is an argument */
-    void (*handle)(qn_exchange *x);   /* answers at once; NULL for a generation */
+    void (*handle)(qn_exchange *x);   /* replies at once, in the connection thread */
+    /* Replies from the parsed body, in the preparing thread: the tree for a 200, or NULL with *e
+     * filled. */
+    json_t *(*answer)(qn_exchange *x, qn_http_error *e);
     const qn_protocol *protocol;      /* of a generation */
     bool open;                        /* needs no key */
 } qn_route;
@@ -71,6 +76,7 @@ typedef struct qn_generation {
     qn_gen_stats stats;   /* once done */
     size_t n_chars_out;   /* characters of the reply behind the last logprobs */
     double ttft_ms;       /* from the request to the first token; 0 before */
+    double last_token_ms; /* when the last token came; 0 before the first */
 } qn_generation;
 
 struct qn_exchange {
@@ -100,6 +106,7 @@ struct qn_exchange {
     bool counted;                /* in the server's n_generations */
     bool probed;                 /* a byte was sent to find out whether it left */
     int status;                  /* of the reply */
+    const char *content_type;    /* of the reply; NULL: application/json */
     const char *allow;           /* for 405: the methods that exist */
     qn_http_error error;
     qn_buf out;                  /* reply bytes not sent yet */
@@ -116,6 +123,7 @@ struct qn_server {
     int listen_fd;
     struct MHD_Daemon *daemon;
     char fingerprint[64];        /* system_fingerprint */
+    qn_metrics metrics;
     uint32_t special[QN_MAX_EOS + QN_MAX_NEWLINE]; /* ids that xtc never removes */
     size_t n_special;
     int64_t started;             /* seconds since 1970 */
@@ -153,6 +161,19 @@ void qn_exchange_reply_error(qn_exchange *x);
 
 /* Suspend the connection until the pump resumes it. Connection thread, x locked (no failure). */
 void qn_exchange_suspend(qn_exchange *x);
+
+/* A header of the request, or NULL. Connection thread (no failure). */
+const char *qn_exchange_header(const qn_exchange *x, const char *name);
+
+/* ---- routes.c ---- */
+
+/* The route of a method and path, with *tail at the path's argument. NULL if there is none; *allow
+ * then names the methods that the path takes, or is NULL (no failure). */
+const qn_route *qn_route_find(const char *method, const char *path, const char **tail,
+                              const char **allow);
+
+/* The i-th route, NULL behind the last (no failure). */
+const qn_route *qn_route_at(size_t i);
 
 /* ---- generation.c ---- */
 
@@ -193,10 +214,29 @@ bool qn_guard_is_loopback(const char *host);
 
 extern const qn_protocol qn_openai_chat, qn_openai_completions;
 
-/* GET handlers of models.c (no failure). */
+/* Append the rendered prompt of a chat body, x->gen.body. Returns false with *e filled. Errors: 400
+ * with param, 500 without memory. */
+bool qn_openai_chat_text(qn_exchange *x, qn_buf *text, qn_http_error *e);
+
+/* ---- pages ---- */
+
+/* models.c (no failure). */
 void qn_models_list(qn_exchange *x);
 void qn_models_one(qn_exchange *x);
 void qn_health(qn_exchange *x);
 void qn_index(qn_exchange *x);
+
+/* stats.c (no failure). */
+void qn_stats_page(qn_exchange *x);
+void qn_metrics_page(qn_exchange *x);
+void qn_props_page(qn_exchange *x);
+void qn_slots_page(qn_exchange *x);
+void qn_cache_flush(qn_exchange *x);
+
+/* texts.c. Errors: 400 with param, 500 without memory. */
+json_t *qn_tokenize(qn_exchange *x, qn_http_error *e);
+json_t *qn_detokenize(qn_exchange *x, qn_http_error *e);
+json_t *qn_apply_template(qn_exchange *x, qn_http_error *e);
+json_t *qn_count_chat(qn_exchange *x, qn_http_error *e);
 
 #endif

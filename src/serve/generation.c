@@ -71,13 +71,18 @@ static bool submit(qn_exchange *x, qn_http_error *e)
     return qn_fail_err(e, &err, x->route->protocol->prompt_param);
 }
 
-static bool prepare(qn_exchange *x, qn_http_error *e)
+/* *answer: the reply of a route that generates nothing, else NULL. */
+static bool prepare(qn_exchange *x, json_t **answer, qn_http_error *e)
 {
     qn_err err = {0};
     if (qn_json_parse(&x->gen.body, x->body.data, x->body.len, &err)) {
         return qn_fail_err(e, &err, NULL);
     }
     qn_buf_release(&x->body);
+    if (x->route->answer) {
+        *answer = x->route->answer(x, e);
+        return *answer != NULL;
+    }
     if (!x->route->protocol->prepare(x, e) || !fit_context(x, e)) return false;
     if (atomic_load(&x->server->draining)) return qn_fail_draining(e);
     return submit(x, e);
@@ -90,10 +95,13 @@ static void prepare_one(qn_exchange *x)
     pthread_mutex_lock(&x->lock);
     bool skip = x->gone;
     pthread_mutex_unlock(&x->lock);
-    bool ok = !skip && prepare(x, &e);
+    json_t *answer = NULL;
+    bool ok = !skip && prepare(x, &answer, &e);
 
     pthread_mutex_lock(&x->lock);
-    if (ok) {
+    if (answer) {
+        qn_exchange_reply(x, 200, answer);
+    } else if (ok) {
         x->phase = QN_PHASE_RUN;
         x->stream = x->gen.fields.stream;
         if (x->stream) x->route->protocol->begin(x);
@@ -195,6 +203,8 @@ static void finish_run(qn_exchange *x, const qn_event *ev)
     }
     qn_pieces_finish(&g->pieces);
     g->finish = ev->finish == QN_FINISH_LENGTH && !g->pieces.stopped ? "length" : "stop";
+    qn_metrics_finished(&x->server->metrics, g->finish, &g->stats, g->ttft_ms,
+                        qn_now_ms() - x->start_ms);
     qn_piece p;
     if (!x->stream) {
         x->route->protocol->reply(x);
@@ -209,7 +219,10 @@ static void finish_run(qn_exchange *x, const qn_event *ev)
 static void take_token(qn_exchange *x, const qn_event *ev)
 {
     qn_generation *g = &x->gen;
-    if (!g->ttft_ms) g->ttft_ms = qn_now_ms() - x->start_ms;
+    double now_ms = qn_now_ms();
+    if (!g->ttft_ms) g->ttft_ms = now_ms - x->start_ms;
+    else qn_metrics_token(&x->server->metrics, now_ms - g->last_token_ms);
+    g->last_token_ms = now_ms;
     if (g->pieces.stopped) return;
     qn_pieces_token(&g->pieces, ev);
     if (g->pieces.stopped) qn_gen_cancel(g->handle);

@@ -21,17 +21,6 @@ enum {
     BODY_TIMEOUT_S = 60,
 };
 
-static const qn_route routes[] = {
-    {"POST", "/v1/chat/completions", NULL, &qn_openai_chat, false},
-    {"POST", "/chat/completions", NULL, &qn_openai_chat, false},
-    {"POST", "/v1/completions", NULL, &qn_openai_completions, false},
-    {"GET", "/v1/models", qn_models_list, NULL, false},
-    {"GET", "/v1/models/", qn_models_one, NULL, false},
-    {"GET", "/v1", qn_index, NULL, false},
-    {"GET", "/health", qn_health, NULL, true},
-    {"GET", "/v1/health", qn_health, NULL, true},
-};
-
 /* ---- exchanges ---- */
 
 void qn_exchange_unref(qn_exchange *x)
@@ -96,28 +85,9 @@ static void list_remove(qn_server *s, qn_exchange *x)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- routing ---- */
+/* ---- the start of a request ---- */
 
-/* The route of a path, or NULL with *allow set to what the path takes with another method. */
-static const qn_route *find_route(const char *method, const char *path, const char **tail,
-                                  const char **allow)
-{
-    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        const qn_route *r = &routes[i];
-        size_t n = strlen(r->path);
-        bool takes_tail = r->path[n - 1] == '/';
-        if (takes_tail ? strncmp(path, r->path, n) || !path[n] : strcmp(path, r->path) != 0) {
-            continue;
-        }
-        *tail = path + n;
-        if (!strcmp(r->method, method)) return r;
-        if (!strcmp(r->method, "GET") && !strcmp(method, "HEAD")) return r;
-        *allow = !strcmp(r->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
-    }
-    return NULL;
-}
-
-static const char *request_header(const qn_exchange *x, const char *name)
+const char *qn_exchange_header(const qn_exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, name);
 }
@@ -125,7 +95,7 @@ static const char *request_header(const qn_exchange *x, const char *name)
 /* The client's x-request-id if it is printable and short, else a new one. */
 static void choose_request_id(qn_exchange *x)
 {
-    const char *given = request_header(x, "x-request-id");
+    const char *given = qn_exchange_header(x, "x-request-id");
     size_t n = given ? strlen(given) : 0;
     bool ok = n > 0 && n <= 128;
     for (size_t i = 0; i < n && ok; i++) ok = given[i] > ' ' && given[i] < 127;
@@ -142,7 +112,7 @@ static bool check_sizes(qn_exchange *x)
         return qn_fail_with(&x->error, 431, "invalid_request_error", "headers_too_large", NULL,
                             "the headers are larger than %d bytes", HEADER_LIMIT_BYTES);
     }
-    const char *length = request_header(x, "Content-Length");
+    const char *length = qn_exchange_header(x, "Content-Length");
     if (!length || strtoull(length, NULL, 10) <= x->server->opts.body_limit_bytes) return true;
     return qn_fail_with(&x->error, 413, "invalid_request_error", "request_too_large", NULL,
                         "the body is larger than %zu bytes", x->server->opts.body_limit_bytes);
@@ -179,7 +149,7 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
     size_t n = strlen(x->path);
     if (n > 1 && x->path[n - 1] == '/') x->path[n - 1] = '\0';
     choose_request_id(x);
-    x->route = find_route(method, x->path, &x->tail, &x->allow);
+    x->route = qn_route_find(method, x->path, &x->tail, &x->allow);
     *slot = x;
     list_add(s, x);
     MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)BODY_TIMEOUT_S);
@@ -239,7 +209,8 @@ static enum MHD_Result send_reply(qn_exchange *x)
     if (!bytes) return MHD_NO;
     struct MHD_Response *r = MHD_create_response_from_buffer(n, bytes, MHD_RESPMEM_MUST_FREE);
     if (!r) free(bytes);
-    if (r && x->status != 204) MHD_add_response_header(r, "Content-Type", "application/json");
+    const char *type = x->content_type ? x->content_type : "application/json";
+    if (r && x->status != 204) MHD_add_response_header(r, "Content-Type", type);
     x->sent_bytes = n;
     return queue(x, r);
 }
@@ -370,7 +341,11 @@ static void on_completed(void *cls, struct MHD_Connection *conn, void **slot,
     x->gone = true;
     /* In PREPARE the preparing thread finds out by itself. */
     if (x->phase == QN_PHASE_RUN) qn_gen_cancel(x->gen.handle);
-    log_line(x, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    bool completed = how == MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    log_line(x, completed);
+    if (!completed || x->status >= 400) {
+        qn_metrics_failed(&s->metrics, completed ? x->status : 499);
+    }
     pthread_mutex_unlock(&x->lock);
     list_remove(s, x);
     if (counted) atomic_fetch_sub(&s->n_generations, 1);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,4 +185,11 @@ void qn_json_write(qn_buf *out, const json_t *tree)
 void qn_json_put_text(json_t *object, const char *key, const char *text, size_t n)
 {
     json_object_set_new(object, key, json_stringn(text ? text : "", n));
+}
+
+json_t *qn_json_float(float v)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)v);
+    return json_real(strtod(text, NULL));
 }

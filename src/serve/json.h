@@ -34,4 +34,8 @@ void qn_json_write(qn_buf *out, const json_t *tree);
 /* Set key to n bytes of valid UTF-8. Errors: the member stays absent without memory. */
 void qn_json_put_text(json_t *object, const char *key, const char *text, size_t n);
 
+/* A float as the double with the same short decimal form, so that 0.7 is written as 0.7. Errors:
+ * NULL without memory. */
+json_t *qn_json_float(float v);
+
 #endif

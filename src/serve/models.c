@@ -8,14 +8,6 @@
 
 static const char owner[] = "quern";
 
-/* A float as the double with the same short decimal form, so that 0.7 is written as 0.7. */
-static json_t *short_real(float v)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.7g", (double)v);
-    return json_real(strtod(text, NULL));
-}
-
 static json_t *capabilities(void)
 {
     static const struct { const char *name; bool has; } list[] = {
@@ -36,8 +28,8 @@ static json_t *gen_defaults(const qn_server *s)
 {
     const qn_sampling *d = &s->opts.defaults.sampling;
     json_t *j = json_object();
-    json_object_set_new(j, "temperature", short_real(d->temperature));
-    json_object_set_new(j, "top_p", short_real(d->top_p));
+    json_object_set_new(j, "temperature", qn_json_float(d->temperature));
+    json_object_set_new(j, "top_p", qn_json_float(d->top_p));
     json_object_set_new(j, "top_k", json_integer(d->top_k));
     return j;
 }
@@ -114,12 +106,23 @@ void qn_health(qn_exchange *x)
     x->phase = QN_PHASE_REPLY;
 }
 
+/* Every route as "METHOD PATH", arguments as {id}. */
+static json_t *route_list(void)
+{
+    json_t *list = json_array();
+    const qn_route *r;
+    for (size_t i = 0; (r = qn_route_at(i)) != NULL; i++) {
+        size_t n = strlen(r->path);
+        bool takes_tail = n > 1 && r->path[n - 1] == '/';
+        json_array_append_new(
+            list, json_sprintf("%s %s%s", r->method, r->path, takes_tail ? "{id}" : ""));
+    }
+    return list;
+}
+
 void qn_index(qn_exchange *x)
 {
-    json_t *j = json_pack("{s:s, s:s, s:s, s:[s,s,s,s,s,s]}", "name", "quern", "version",
-                          QN_VERSION, "model",
-                          x->server->opts.loaded->id, "endpoints", "POST /v1/chat/completions",
-                          "POST /v1/completions", "GET /v1/models", "GET /v1/models/{id}",
-                          "GET /v1", "GET /health");
+    json_t *j = json_pack("{s:s, s:s, s:s, s:o}", "name", "quern", "version", QN_VERSION, "model",
+                          x->server->opts.loaded->id, "endpoints", route_list());
     qn_exchange_reply(x, 200, j);
 }

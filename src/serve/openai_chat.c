@@ -108,13 +108,19 @@ static bool render(qn_exchange *x, json_t *messages, qn_buf *text, qn_http_error
     return ok && (!continues || cut_behind_last(messages, text, e));
 }
 
+bool qn_openai_chat_text(qn_exchange *x, qn_buf *text, qn_http_error *e)
+{
+    json_t *messages = qn_json_get(x->gen.body, "messages");
+    return qn_messages_normalize(messages, x->server->opts.loaded->id, e) &&
+           render(x, messages, text, e);
+}
+
 static bool take_messages(qn_exchange *x, qn_http_error *e)
 {
     const qn_loaded *loaded = x->server->opts.loaded;
-    json_t *messages = qn_json_get(x->gen.body, "messages");
     qn_buf text = {0};
     qn_err err = {0};
-    bool ok = qn_messages_normalize(messages, loaded->id, e) && render(x, messages, &text, e);
+    bool ok = qn_openai_chat_text(x, &text, e);
     if (ok && qn_tokenizer_encode(loaded->tok, text.data ? text.data : "", text.len,
                                   qn_chat_encode_flags(loaded->chat), &x->gen.prompt, &err)) {
         ok = qn_fail_err(e, &err, "messages");

@@ -125,6 +125,7 @@ static void fill_defaults(qn_server *s)
     if (!o->host) o->host = default_host;
     if (!o->body_limit_bytes) o->body_limit_bytes = BODY_LIMIT_BYTES;
     if (!o->ping_ms) o->ping_ms = PING_MS;
+    if (!o->metrics_prefix) o->metrics_prefix = "quern:";
     s->origins = o->allowed_origins ? o->allowed_origins : any_origin;
     bool has_keys = o->api_keys && o->api_keys[0];
     s->needs_host_check = !o->unix_path && !has_keys && qn_guard_is_loopback(o->host);
@@ -144,6 +145,7 @@ qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err
     fill_defaults(s);
     signal(SIGPIPE, SIG_IGN); /* a client that leaves is an error value, not a signal */
     pthread_mutex_init(&s->lock, NULL);
+    qn_metrics_init(&s->metrics);
     pthread_cond_init(&s->prepare_some, NULL);
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -200,6 +202,7 @@ unsigned qn_server_stop(qn_server *s, uint32_t drain_ms)
     if (s->wake_fd >= 0) close(s->wake_fd);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->prepare_some);
+    qn_metrics_release(&s->metrics);
     free(s);
     return n_ended;
 }

@@ -1,8 +1,9 @@
 /* server.h - the HTTP server: one model behind the OpenAI protocol.
  *
  * What is inside, one file each: http.c (connections, routing, replies), guard.c (who may ask),
- * generation.c (preparing requests, taking the engine's events), request.c and messages.c (fields),
- * pieces.c (tokens to text), openai_*.c (one per protocol surface), models.c (models, health).
+ * routes.c (the paths), generation.c (preparing requests, taking the engine's events), request.c and
+ * messages.c (fields), pieces.c (tokens to text), openai_*.c (one per protocol surface), models.c
+ * (models, health), stats.c and metrics.c (figures), texts.c (tokenizer and template).
  *
  * The server borrows the engine and the model, which outlive it. It starts three threads of its
  * own: one for connections, one that prepares requests, one that turns events into replies. No
@@ -34,6 +35,7 @@ typedef struct qn_server_opts {
     uint32_t ping_ms;                   /* silence before a comment in a stream; 0: 15000 */
     qn_request_defaults defaults;       /* for chat; completions use 512 tokens when none are set */
     const json_t *template_args;        /* object for every chat template; NULL: none */
+    const char *metrics_prefix;         /* of the names in /metrics; NULL: "quern:" */
 } qn_server_opts;
 
 /* Listen and serve. Strings and lists are borrowed until qn_server_stop. Errors: QN_IO (the address

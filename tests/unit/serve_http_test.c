@@ -321,7 +321,9 @@ static void test_pages(void **state)
     static const struct { const char *method, *path; int status; } cases[] = {
         {"GET", "/v1/models", 200}, {"GET", "/v1/models/", 200}, {"GET", "/v1/models?a=b", 200},
         {"GET", "/v1/models/org/fake", 200}, {"GET", "/v1/models/org%2Ffake", 200}, {"GET", "/v1/models/x", 200},
-        {"GET", "/v1", 200}, {"GET", "/v1/health", 200}, {"HEAD", "/v1", 200}, {"GET", "/", 404}, {"GET", "/v2", 404},
+        {"GET", "/v1", 200}, {"GET", "/v1/health", 200}, {"HEAD", "/v1", 200}, {"GET", "/", 200}, {"HEAD", "/", 200},
+        {"GET", "/v2", 404}, {"GET", "/stats", 200}, {"GET", "/metrics", 200}, {"GET", "/props", 200},
+        {"GET", "/slots?fail_on_no_slot=1", 200}, {"POST", "/admin/cache/flush", 415}, {"GET", "/tokenize", 405},
         {"POST", "/v1/models", 405}, {"GET", CHAT, 405}, {"DELETE", "/v1/completions", 405}, {"PUT", "/health", 405},
         {"OPTIONS", "/anything", 204}, {"OPTIONS", CHAT, 204}, {"POST", "/chat/completions", 400},
     };
@@ -332,6 +334,83 @@ static void test_pages(void **state)
     assert_string_equal(json_string_value(json_object_get(j, "id")), "org/fake");
     assert_int_equal(json_array_size(json_object_get(j, "data")), 1);
     json_decref(j);
+    rig_stop(&r);
+}
+
+/* The value behind "name{...} " in a Prometheus text. */
+static double sample(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    if (!at) fail_msg("no %s in %s", name, text);
+    return atof(strchr(at, ' '));
+}
+
+static void test_metrics(void **state)
+{
+    (void)state;
+    const qn_server_opts named = {.metrics_prefix = "a_"};
+    rig r;
+    rig_start(&r, "one two", N_ASK, 0, 0, &named);
+    for (int i = 0; i < 2; i++) json_decref(call_json(&r, CHAT, "{" ASK "}", 200));
+    json_decref(call_json(&r, CHAT, "{" ASK ",\"max_tokens\":1}", 200));
+    for (int i = 0; i < 3; i++) json_decref(call_json(&r, CHAT, "{}", 400));
+    char *text = call(&r, "GET", "/metrics", "", 200);
+    static const struct { const char *name; double want; } cases[] = {
+        {"\na_num_requests_running{model_name=\"org/fake\"} ", 0},
+        {"\na_prompt_tokens_total{", 3 * N_ASK}, {"\na_generation_tokens_total{", 2 * 8 + 1},
+        {"finished_reason=\"stop\"} ", 2}, {"finished_reason=\"length\"} ", 1}, {"code=\"400\"} ", 3},
+        {"\na_request_generation_tokens_sum{", 17},
+        {"\na_request_generation_tokens_bucket{model_name=\"org/fake\",le=\"5\"} ", 1},
+        {"\na_inter_token_latency_seconds_count{", 14}, {"\na_e2e_request_latency_seconds_count{", 3},
+        {"\na_time_to_first_token_seconds_bucket{model_name=\"org/fake\",le=\"+Inf\"} ", 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double got = sample(text, cases[i].name);
+        if (got != cases[i].want) fail_msg("%s: %g, not %g", cases[i].name, got, cases[i].want);
+    }
+    assert_true(sample(text, "\nprocess_resident_memory_bytes ") > 1e6);
+    free(text);
+    rig_stop(&r);
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    static const struct { const char *path, *body, *want; } cases[] = {
+        {"/tokenize", "{\"content\":\"ab\"}", "{\"tokens\":[97,98],\"count\":2,\"max_model_len\":4096}"},
+        {"/tokenize", "{\"prompt\":\"a\",\"return_token_strs\":true}",
+         "{\"tokens\":[97],\"count\":1,\"max_model_len\":4096,\"token_strs\":[\"a\"]}"},
+        {"/tokenize", "{\"content\":\"<|end|>\"}", "{\"tokens\":[256],\"count\":1,\"max_model_len\":4096}"},
+        {"/tokenize", "{\"content\":\"<|e\",\"parse_special\":false}",
+         "{\"tokens\":[60,124,101],\"count\":3,\"max_model_len\":4096}"},
+        {"/tokenize", "{\"content\":\"\xC3\xA9\",\"with_pieces\":true}",
+         "{\"tokens\":[{\"id\":195,\"piece\":[195]},{\"id\":169,\"piece\":[169]}],\"count\":2,\"max_model_len\":4096}"},
+        {"/tokenize", "{" ASK "}",
+         "{\"tokens\":[85,58,97,98,99,10,65,58,32],\"count\":9,\"max_model_len\":4096}"},
+        {"/detokenize", "{\"tokens\":[97,256,98]}", "{\"prompt\":\"a<|end|>b\",\"content\":\"a<|end|>b\"}"},
+        {"/detokenize", "{\"tokens\":[]}", "{\"prompt\":\"\",\"content\":\"\"}"},
+        {"/apply-template", "{" ASK "}", "{\"prompt\":\"U:abc\\nA: \"}"},
+        {CHAT "/input_tokens", "{" ASK "}", "{\"object\":\"response.input_tokens\",\"input_tokens\":9}"},
+    };
+    static const struct { const char *path, *body, *param; } bad[] = {
+        {"/tokenize", "{}", "content"}, {"/tokenize", "{\"content\":1}", "content"},
+        {"/tokenize", "{\"prompt\":[1]}", "prompt"}, {"/tokenize", "{\"messages\":3}", "messages"},
+        {"/tokenize", "{\"content\":\"\",\"with_pieces\":1}", "with_pieces"}, {"/detokenize", "{}", "tokens"},
+        {"/detokenize", "{\"tokens\":[\"a\"]}", "tokens"}, {"/detokenize", "{\"tokens\":[257]}", "tokens"},
+        {"/detokenize", "{\"tokens\":[-1]}", "tokens"}, {"/apply-template", "{}", "messages"},
+    };
+    rig r;
+    rig_start(&r, "x", N_ASK, 0, 0, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = call(&r, "POST", cases[i].path, cases[i].body, 200);
+        assert_string_equal(text, cases[i].want);
+        free(text);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *j = call_json(&r, bad[i].path, bad[i].body, 400);
+        assert_string_equal(json_string_value(json_object_get(json_object_get(j, "error"), "param")), bad[i].param);
+        json_decref(j);
+    }
     rig_stop(&r);
 }
 
@@ -543,7 +622,7 @@ int main(void)
         cmocka_unit_test(test_chat_and_stream),
         cmocka_unit_test(test_stop_strings_and_length),
         cmocka_unit_test(test_completions),
-        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_metrics), cmocka_unit_test(test_texts), cmocka_unit_test(test_pages),
         cmocka_unit_test(test_guards),
         cmocka_unit_test(test_clients_that_leave),
         cmocka_unit_test(test_half_close),
