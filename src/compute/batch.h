@@ -20,6 +20,8 @@ typedef struct qn_item {
     uint32_t
         n_past; /* absolute position of its first token; that many tokens are stored before it */
     uint32_t state;  /* recurrent state slot, for models that have one */
+    const float *given; /* [n_new, E] embeddings of these tokens, as merged from text and media;
+                           NULL: the embedding matrix's rows of their ids */
     /* Block table per KV group: position p lives in block blocks[g][p / block_tokens - first[g]].
      * Covers every position the item may read or write. */
     const uint32_t *blocks[QN_MAX_KV_GROUPS];
@@ -29,10 +31,12 @@ typedef struct qn_item {
 
 typedef struct qn_batch {
     uint32_t n_tokens, n_items, n_out;
+    uint32_t n_hidden;        /* of the out rows, the last ones: their final hidden state is wanted
+                                 instead of logits */
     const uint32_t *ids;      /* [n_tokens] token ids, each below the vocabulary size */
     const uint32_t *pos;      /* [n_tokens] absolute positions */
     const qn_item *items;     /* [n_items], ascending row0, covering all rows */
-    const uint32_t *out_rows; /* [n_out] rows that need logits, ascending */
+    const uint32_t *out_rows; /* [n_out] rows that need a result; first those with logits */
 } qn_batch;
 
 #endif

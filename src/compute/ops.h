@@ -184,10 +184,11 @@ struct qn_ops {
     size_t (*mark)(qn_run *r);
     void (*reset)(qn_run *r, size_t mark);
 
-    /* Rows of the embedding matrix w [V, E] for the batch's ids: [T, E]. */
+    /* Rows of the embedding matrix w [V, E] for the batch's ids: [T, E]. Items with given
+     * embeddings get those. */
     qn_tensor (*embed)(qn_run *r, const qn_weight *w);
 
-    /* Rows of x [T, E] that need logits, in order: [n_out, E]. */
+    /* Rows of x [T, E] that need a result, in order: [n_out, E]. */
     qn_tensor (*out_rows)(qn_run *r, qn_tensor x);
 
     /* y[i] = x W[i]^T (+ bias[i]) for n matrices that read the same x [T, n_in]; y[i] [T, n_out_i].
@@ -281,8 +282,9 @@ struct qn_ops {
     float *(*fetch)(qn_run *r, qn_tensor x);
 };
 
-/* n columns of x from column c0: a view (no failure). */
+/* n columns of x from column c0, n rows from row r0: views (no failure). */
 qn_tensor qn_cols(qn_tensor x, uint32_t c0, uint32_t n);
+qn_tensor qn_rows(qn_tensor x, uint32_t r0, uint32_t n);
 
 /* The inverse frequencies of a rotary table in float32, inv[dims/2], by MLX's formula (spec
  * numerics 6.2, exp of 4.1) (no failure). */

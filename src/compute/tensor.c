@@ -8,3 +8,11 @@ qn_tensor qn_cols(qn_tensor x, uint32_t c0, uint32_t n)
     x.cols = n;
     return x;
 }
+
+qn_tensor qn_rows(qn_tensor x, uint32_t r0, uint32_t n)
+{
+    qn_check(r0 <= x.rows && n <= x.rows - r0);
+    x.addr += (uint64_t)r0 * x.ld * qn_dtype_size(x.dtype);
+    x.rows = n;
+    return x;
+}

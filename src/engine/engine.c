@@ -115,22 +115,25 @@ static qn_code allocate(qn_engine *e, qn_err *err)
         rc = qn_prefix_new(&e->prefix, e->blocks, most < UINT32_MAX ? (uint32_t)most : 0, err);
         if (rc) return rc;
     }
-    size_t tokens = (size_t)e->o.step_tokens + e->o.max_rows, rows = e->o.max_rows;
+    size_t tokens = (size_t)e->o.step_tokens + e->o.max_rows, rows = e->o.max_rows,
+           outs = rows + QN_WIDE_OUT;
     qn_run_limits limits = {
-        .max_tokens = (uint32_t)tokens, .max_items = (uint32_t)rows, .max_out = (uint32_t)rows,
+        .max_tokens = (uint32_t)tokens, .max_items = (uint32_t)rows, .max_out = (uint32_t)outs,
         .max_positions = e->o.max_positions,
-        .scratch_bytes = e->model->ops->scratch(e->model, (uint32_t)tokens, (uint32_t)rows),
+        .scratch_bytes = e->model->ops->scratch(e->model, (uint32_t)tokens, (uint32_t)outs),
     };
     if ((rc = e->model->dev->ops->run_new(e->model->dev, &limits, &e->run, err))) return rc;
     qn_plan *p = &e->plan;
     p->ids = calloc(tokens, sizeof *p->ids);
     p->pos = calloc(tokens, sizeof *p->pos);
     p->items = calloc(rows, sizeof *p->items);
-    p->out_rows = calloc(rows, sizeof *p->out_rows);
+    p->out_rows = calloc(outs, sizeof *p->out_rows);
+    p->out_pos = calloc(outs, sizeof *p->out_pos);
     p->item_gen = calloc(rows, sizeof(qn_gen *));
-    p->out_gen = calloc(rows, sizeof(qn_gen *));
+    p->out_gen = calloc(outs, sizeof(qn_gen *));
     e->rows = calloc(rows, sizeof(qn_gen *));
-    if (p->ids && p->pos && p->items && p->out_rows && p->item_gen && p->out_gen && e->rows)
+    if (p->ids && p->pos && p->items && p->out_rows && p->out_pos && p->item_gen && p->out_gen &&
+        e->rows)
         return QN_OK;
     return qn_err_set(err, QN_NOMEM, "engine: out of memory");
 }
@@ -160,59 +163,19 @@ void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *w
     qn_gen_leave(g);
 }
 
-static bool is_eos(const qn_gen *g, uint32_t id)
-{
-    for (size_t i = 0; i < g->n_eos; i++) {
-        if (g->eos[i] == id) return true;
-    }
-    return false;
-}
-
-/* Step 9 of the data path. Append a sampled token, tell the caller, and decide whether the row
- * ends. */
-static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
-{
-    g->last_ms = qn_now_ms();
-    if (g->n_generated == 0) g->first_ms = g->last_ms;
-    qn_event ev = {.kind = QN_EV_TOKEN, .index = g->n_generated, .sample = *s};
-    ev.is_eos = !g->ignore_eos && is_eos(g, s->token);
-    g->tokens[g->len++] = s->token;
-    g->n_generated++;
-    atomic_fetch_add(&e->generated_tokens, 1);
-    qn_gen_emit(g, &ev);
-    if (ev.is_eos) return QN_FINISH_STOP;
-    return g->n_generated >= g->max_tokens ? QN_FINISH_LENGTH : QN_FINISH_NONE;
-}
-
 static void remove_row(qn_engine *e, uint32_t i)
 {
     memmove(&e->rows[i], &e->rows[i + 1], (e->n_rows - i - 1) * sizeof(qn_gen *));
     atomic_fetch_sub(&e->n_rows, 1);
 }
 
-static void retire_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
+void qn_engine_end_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
 {
     for (uint32_t i = 0; i < e->n_rows; i++) {
         if (e->rows[i] != g) continue;
         remove_row(e, i);
         qn_engine_retire(e, g, finish, why);
         return;
-    }
-}
-
-/* Step 8 of the data path. Sample every row that has logits; [n_out, V] float32 in host memory,
- * holding values of `type`. */
-static void sample_rows(qn_engine *e, float *logits, qn_dtype type)
-{
-    const qn_plan *p = &e->plan;
-    uint32_t n_vocab = e->model->info.n_vocab;
-    for (uint32_t i = 0; i < p->batch.n_out; i++) {
-        qn_gen *g = p->out_gen[i];
-        qn_sample s;
-        qn_sampler_draw(g->sampler, logits + (size_t)i * n_vocab, type, g->tokens, g->len,
-                        g->n_generated, &s);
-        qn_finish f = commit(e, g, &s);
-        if (f) retire_row(e, g, f, NULL);
     }
 }
 
@@ -239,7 +202,7 @@ static void finish_prefill_only(qn_engine *e)
 {
     for (uint32_t i = e->n_rows; i-- > 0;) {
         qn_gen *g = e->rows[i];
-        if (g->max_tokens == 0 && g->computed == g->len) retire_row(e, g, QN_FINISH_LENGTH, NULL);
+        if (g->max_tokens == 0 && g->computed == g->len) qn_engine_end_row(e, g, QN_FINISH_LENGTH, NULL);
     }
 }
 
@@ -247,7 +210,7 @@ static void fail_batch(qn_engine *e, const qn_err *why)
 {
     qn_log(QN_ERROR, "step failed: %s", why->text);
     for (uint32_t i = 0; i < e->plan.batch.n_items; i++)
-        retire_row(e, e->plan.item_gen[i], QN_FINISH_ERROR, why);
+        qn_engine_end_row(e, e->plan.item_gen[i], QN_FINISH_ERROR, why);
 }
 
 static void count_kv(qn_engine *e)
@@ -269,9 +232,9 @@ static void step(qn_engine *e)
     qn_err err = {0};
     const qn_ops *ops = e->model->dev->ops;
     ops->begin(e->run, &e->plan.batch, qn_blocks_kv(e->blocks));
-    qn_tensor logits = e->model->ops->forward(e->model, e->run);
+    qn_tensor hidden, logits = e->model->ops->forward(e->model, e->run, &hidden);
     advance(e);
-    if (e->plan.batch.n_out) sample_rows(e, ops->fetch(e->run, logits), logits.dtype);
+    qn_engine_outputs(e, logits, hidden);
     finish_prefill_only(e);
     if (ops->end(e->run, &err)) fail_batch(e, &err);
     atomic_fetch_add(&e->steps, 1);
@@ -392,6 +355,7 @@ void qn_engine_free(qn_engine *e)
     free(e->plan.pos);
     free(e->plan.items);
     free(e->plan.out_rows);
+    free(e->plan.out_pos);
     free(e->plan.item_gen);
     free(e->plan.out_gen);
     free(e->rows);
@@ -409,6 +373,10 @@ static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *
 {
     if (req->n_prompt == 0)
         return qn_err_set(err, QN_INVALID, "the prompt is empty; it must have at least one token");
+    if (req->hidden && req->max_tokens)
+        return qn_err_set(err, QN_INVALID,
+                          "hidden states are given without a reply only: max_tokens is %u, must be "
+                          "0", req->max_tokens);
     uint64_t total = (uint64_t)req->n_prompt + req->max_tokens;
     if (total > e->o.max_positions) {
         return qn_err_set(err, QN_LIMIT,

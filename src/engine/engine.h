@@ -37,10 +37,19 @@ typedef struct qn_engine_opts {
     uint64_t prefix_bytes;  /* most bytes of cached KV; 0: whatever running rows leave */
 } qn_engine_opts;
 
+/* Which of a prompt's hidden states (the residual stream after the final norm) to keep. */
+typedef enum qn_hidden { QN_HIDDEN_NONE = 0, QN_HIDDEN_LAST, QN_HIDDEN_ALL } qn_hidden;
+
 typedef struct qn_request {
     const uint32_t *prompt; /* copied by submit */
     size_t n_prompt;        /* >= 1 */
+    const float *embeddings; /* [n_prompt, d_model] of the whole prompt, unscaled, instead of the
+                                rows of its ids, which are still needed; copied. NULL: none. Such a
+                                row neither reads nor feeds the prefix cache. */
+    uint32_t snapshot_at;   /* a prefill chunk ends after this many tokens; 0: wherever it falls */
     uint32_t max_tokens;    /* 0: prefill only */
+    bool prompt_logprobs;   /* report every prompt token but the first: QN_EV_PROMPT */
+    qn_hidden hidden;       /* only with max_tokens 0; see qn_gen_hidden */
     const uint32_t *eos;    /* ids that end the reply; copied */
     size_t n_eos;
     bool ignore_eos;        /* benchmarks: never end before max_tokens */
@@ -64,14 +73,19 @@ typedef struct qn_gen_stats {
     double decode_ms;  /* from token 0 to the last one */
 } qn_gen_stats;
 
-typedef enum qn_event_kind { QN_EV_PROGRESS = 1, QN_EV_TOKEN, QN_EV_DONE } qn_event_kind;
+typedef enum qn_event_kind {
+    QN_EV_PROGRESS = 1,
+    QN_EV_TOKEN,
+    QN_EV_DONE,
+    QN_EV_PROMPT /* a prompt token's log-probability, in order, before the reply's tokens */
+} qn_event_kind;
 
 typedef struct qn_event {
     qn_event_kind kind;
     uint32_t done, total;  /* PROGRESS: prompt tokens computed, of how many */
-    uint32_t index;        /* TOKEN: 0, 1, ... */
+    uint32_t index;        /* TOKEN: 0, 1, ...; PROMPT: position, from 1 */
     bool is_eos;           /* TOKEN: the end-of-text token itself; it has no text */
-    qn_sample sample;      /* TOKEN */
+    qn_sample sample;      /* TOKEN, PROMPT (there always with the token's logprob) */
     qn_finish finish;      /* DONE, always the last event, exactly once */
     qn_gen_stats stats;    /* DONE */
     qn_err err;            /* DONE with QN_FINISH_ERROR */
@@ -97,6 +111,10 @@ bool qn_gen_next(qn_gen *g, qn_event *ev);
 
 /* Wait up to timeout_ms (< 0: for ever) for an event and take it; false on timeout (no failure). */
 bool qn_gen_wait(qn_gen *g, qn_event *ev, int timeout_ms);
+
+/* The hidden states that the request asked for, float32 [1, d_model] or [n_prompt, d_model]: valid
+ * from DONE with QN_FINISH_LENGTH to qn_gen_free; NULL if none were asked for (no failure). */
+const float *qn_gen_hidden(const qn_gen *g);
 
 /* Ask the row to end; DONE follows within one step (no failure). */
 void qn_gen_cancel(qn_gen *g);

@@ -14,6 +14,8 @@ static void gen_free(qn_gen *g)
     qn_sampler_free(g->sampler);
     free(g->tokens);
     free(g->eos);
+    free(g->given);
+    free(g->hidden);
     free(g->ring);
     sem_destroy(&g->events);
     pthread_mutex_destroy(&g->notify_lock);
@@ -34,12 +36,30 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->max_tokens = req->max_tokens;
     g->n_eos = req->n_eos;
     g->ignore_eos = req->ignore_eos;
+    g->snapshot_at = req->snapshot_at;
+    g->prompt_logprobs = req->prompt_logprobs;
     g->notify = req->notify;
     g->user = req->user;
     g->stats.prompt_tokens = g->n_prompt;
     qn_sampling sampling = req->sampling;
     sampling.exact = g->engine->exact;
     return qn_sampler_new(&g->sampler, &sampling, n_vocab, err);
+}
+
+/* Memory for embeddings that come in and hidden states that go out. */
+static qn_code copy_vectors(qn_gen *g, const qn_request *req, qn_err *err)
+{
+    uint32_t n_hidden = req->hidden == QN_HIDDEN_ALL ? g->n_prompt : req->hidden == QN_HIDDEN_LAST;
+    size_t width = g->engine->model->info.d_model * sizeof(float), in, out;
+    g->hidden_kind = req->hidden;
+    if (qn_mul_size(g->n_prompt, width, &in) || qn_mul_size(n_hidden, width, &out))
+        return qn_err_set(err, QN_LIMIT, "request: %u hidden states do not fit", g->n_prompt);
+    if (req->embeddings && !(g->given = malloc(in)))
+        return qn_err_set(err, QN_NOMEM, "request: out of memory for embeddings");
+    if (g->given) memcpy(g->given, req->embeddings, in);
+    if (n_hidden && !(g->hidden = malloc(out)))
+        return qn_err_set(err, QN_NOMEM, "request: out of memory for hidden states");
+    return QN_OK;
 }
 
 qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab, qn_err *err)
@@ -53,6 +73,7 @@ qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n
     g->engine = e;
     g->submit_ms = qn_now_ms();
     qn_code rc = copy_request(g, req, n_vocab, err);
+    if (!rc) rc = copy_vectors(g, req, err);
     if (rc) {
         gen_free(g);
         return rc;
@@ -125,6 +146,11 @@ bool qn_gen_wait(qn_gen *g, qn_event *ev, int timeout_ms)
     if (rc) return false;
     take(g, ev);
     return true;
+}
+
+const float *qn_gen_hidden(const qn_gen *g)
+{
+    return g->hidden;
 }
 
 void qn_gen_cancel(qn_gen *g)

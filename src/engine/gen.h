@@ -41,6 +41,12 @@ struct qn_gen {
     uint32_t *eos;
     size_t n_eos;
     bool ignore_eos;
+    float *given;                 /* [n_prompt, d_model]; NULL: none */
+    uint32_t snapshot_at;
+    bool prompt_logprobs;
+    uint32_t n_scored;            /* positions whose next token's logprob was reported */
+    qn_hidden hidden_kind;
+    float *hidden;                /* [1 or n_prompt, d_model]; NULL: not asked for */
     qn_sampler *sampler;
     qn_table table;
     qn_prefix_place place;        /* in the prefix tree; while running */
@@ -55,6 +61,9 @@ struct qn_gen {
  * QN_INVALID. */
 qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab,
                    qn_err *err);
+
+/* True while a result is wanted at every position that the row computes (no failure). */
+bool qn_gen_is_wide(const qn_gen *g);
 
 /* One owner leaves; the last one frees (no failure). */
 void qn_gen_leave(qn_gen *g);

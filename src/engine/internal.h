@@ -11,13 +11,17 @@
 
 #include "engine/gen.h"
 
+/* Results per step for rows that want one at every position of their prompt, beside one per row. */
+enum { QN_WIDE_OUT = 32 };
+
 typedef struct qn_plan {
     qn_batch batch;      /* arrays below */
     uint32_t *ids, *pos; /* [max tokens of a step] */
     qn_item *items;      /* [max rows] */
-    uint32_t *out_rows;  /* [max rows] */
+    uint32_t *out_rows;  /* [max rows + QN_WIDE_OUT] */
     qn_gen **item_gen;   /* [max rows] row of each item */
-    qn_gen **out_gen;    /* [max rows] row of each output */
+    qn_gen **out_gen;    /* [max rows + QN_WIDE_OUT] row of each result */
+    uint32_t *out_pos;   /* [max rows + QN_WIDE_OUT] and its position in that row */
 } qn_plan;
 
 struct qn_engine {
@@ -56,6 +60,13 @@ void qn_engine_admit(qn_engine *e);
 /* Step 6 of the data path. schedule.c: plan the next step into e->plan; false if no row can run
  * (no failure). */
 bool qn_engine_plan(qn_engine *e);
+
+/* outputs.c: hand on what a step gave: sample rows, report prompt tokens, keep hidden states (no
+ * failure). */
+void qn_engine_outputs(qn_engine *e, qn_tensor logits, qn_tensor hidden);
+
+/* engine.c: take a running row out of rows[] and end it (no failure). */
+void qn_engine_end_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why);
 
 /* engine.c: end a row: DONE event, blocks freed, the engine's share of the object dropped. The row
  * must already be out of the queue and of rows[] (no failure). */

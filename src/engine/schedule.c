@@ -44,7 +44,10 @@ static void take_state(qn_engine *e, qn_gen *g)
 static void take_prefix(qn_engine *e, qn_gen *g)
 {
     if (!e->prefix) return;
-    g->computed = qn_prefix_take(e->prefix, g->tokens, g->len - 1, &g->table, &g->place);
+    if (g->given) return; /* its ids do not tell its KV */
+    /* Whoever wants a result at every position must compute every position. */
+    uint32_t limit = qn_gen_is_wide(g) ? 0 : g->len - 1;
+    g->computed = qn_prefix_take(e->prefix, g->tokens, limit, &g->table, &g->place);
     if (g->was_admitted) return; /* back after a preemption: counted before */
     g->was_admitted = true;
     g->stats.cached_tokens = g->computed;
@@ -89,18 +92,24 @@ static bool preempt_after(qn_engine *e, const qn_gen *keep)
     return true;
 }
 
+bool qn_gen_is_wide(const qn_gen *g)
+{
+    return (g->prompt_logprobs || g->hidden_kind == QN_HIDDEN_ALL) && g->computed < g->n_prompt;
+}
+
 static bool decodes(const qn_gen *g)
 {
-    return g->len - g->computed == 1 && g->computed > 0;
+    return g->len - g->computed == 1 && g->computed > 0 && !qn_gen_is_wide(g);
 }
 
 /* A row may run when its next events fit into its ring. */
 static bool runnable(qn_gen *g)
 {
-    if (qn_gen_room(g, 2)) return true;
+    uint32_t n = 2 + (qn_gen_is_wide(g) ? QN_WIDE_OUT : 0);
+    if (qn_gen_room(g, n)) return true;
     atomic_store(&g->paused, true);
     /* The reader may have made room before it could see the flag: look again. */
-    return qn_gen_room(g, 2) && atomic_exchange(&g->paused, false);
+    return qn_gen_room(g, n) && atomic_exchange(&g->paused, false);
 }
 
 /* Evict cached blocks until n more tokens of row g fit. */
@@ -124,11 +133,25 @@ static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
     return true;
 }
 
+/* Tokens of row g's next chunk, at most `room`; *wide results per step are left for rows that want
+ * one per position. */
+static uint32_t chunk(const qn_gen *g, uint32_t room, uint32_t *wide)
+{
+    uint32_t from = g->computed, to = g->len;
+    if (from < g->snapshot_at && to > g->snapshot_at) to = g->snapshot_at;
+    if (g->given && from < g->n_prompt && to > g->n_prompt) to = g->n_prompt;
+    if (to - from > room) to = from + room;
+    if (!qn_gen_is_wide(g)) return to - from;
+    if (to - from > *wide) to = from + *wide;
+    *wide -= to - from;
+    return to - from;
+}
+
 /* Reserve for decode rows first, then give what is left of the budget to prefill, oldest first.
  * Rows preempted on the way are the youngest, so e->n_rows may shrink while we walk. */
 static uint32_t reserve_all(qn_engine *e)
 {
-    uint32_t n = 0, n_decode = 0;
+    uint32_t n = 0, n_decode = 0, wide = QN_WIDE_OUT;
     for (uint32_t i = 0; i < e->n_rows; i++) e->rows[i]->n_planned = 0;
     for (uint32_t i = 0; i < e->n_rows; i++) {
         qn_gen *g = e->rows[i];
@@ -140,11 +163,39 @@ static uint32_t reserve_all(qn_engine *e)
     for (uint32_t i = 0; i < e->n_rows && n < budget; i++) {
         qn_gen *g = e->rows[i];
         if (decodes(g) || !runnable(g)) continue;
-        uint32_t want = g->len - g->computed;
-        if (want > budget - n) want = budget - n;
-        if (reserve(e, g, want)) n += want;
+        uint32_t want = chunk(g, budget - n, &wide);
+        if (want && reserve(e, g, want)) n += want;
     }
     return n;
+}
+
+static void add_out(qn_plan *p, qn_gen *g, uint32_t row, uint32_t pos)
+{
+    qn_batch *b = &p->batch;
+    p->out_rows[b->n_out] = row;
+    p->out_pos[b->n_out] = pos;
+    p->out_gen[b->n_out++] = g;
+}
+
+/* Positions of the item whose logits are wanted: for a reported prompt, for the next token. */
+static void add_logits(qn_plan *p, qn_gen *g, const qn_item *it)
+{
+    uint32_t from = it->n_past, end = from + it->n_new;
+    if (from < g->n_scored) from = g->n_scored;
+    for (uint32_t pos = from; g->prompt_logprobs && pos < end && pos + 1 < g->n_prompt; pos++)
+        add_out(p, g, it->row0 + pos - it->n_past, pos);
+    if (end == g->len && g->n_generated < g->max_tokens) add_out(p, g, it->row0 + it->n_new - 1, end - 1);
+}
+
+static void add_hidden(qn_plan *p, qn_gen *g, const qn_item *it)
+{
+    if (!g->hidden_kind) return;
+    uint32_t end = it->n_past + it->n_new, n_before = p->batch.n_out;
+    for (uint32_t pos = it->n_past; pos < end; pos++) {
+        if (g->hidden_kind == QN_HIDDEN_ALL || pos + 1 == g->n_prompt)
+            add_out(p, g, it->row0 + pos - it->n_past, pos);
+    }
+    p->batch.n_hidden += p->batch.n_out - n_before;
 }
 
 static void add_item(qn_engine *e, qn_gen *g)
@@ -154,6 +205,8 @@ static void add_item(qn_engine *e, qn_gen *g)
     qn_item *it = &p->items[b->n_items];
     *it = (qn_item){
         .row0 = b->n_tokens, .n_new = g->n_planned, .n_past = g->computed, .state = g->state_slot};
+    if (g->given && g->computed < g->n_prompt)
+        it->given = g->given + (size_t)g->computed * e->model->info.d_model;
     qn_table_view(&g->table, e->blocks, it);
     p->item_gen[b->n_items++] = g;
     for (uint32_t i = 0; i < g->n_planned; i++) {
@@ -161,9 +214,7 @@ static void add_item(qn_engine *e, qn_gen *g)
         p->pos[b->n_tokens + i] = g->computed + i;
     }
     b->n_tokens += g->n_planned;
-    if (g->computed + g->n_planned < g->len || g->n_generated >= g->max_tokens) return;
-    p->out_rows[b->n_out] = b->n_tokens - 1;
-    p->out_gen[b->n_out++] = g;
+    add_logits(p, g, it);
 }
 
 bool qn_engine_plan(qn_engine *e)
@@ -174,6 +225,8 @@ bool qn_engine_plan(qn_engine *e)
     for (uint32_t i = 0; i < e->n_rows; i++) {
         if (e->rows[i]->n_planned) add_item(e, e->rows[i]);
     }
+    for (uint32_t i = 0; i < p->batch.n_items; i++) add_hidden(p, p->item_gen[i], &p->items[i]);
+    assert(p->batch.n_out <= e->o.max_rows + QN_WIDE_OUT);
     assert(p->batch.n_tokens <= e->o.step_tokens + e->o.max_rows);
     return p->batch.n_tokens > 0;
 }

@@ -84,7 +84,7 @@ static qn_code run_chunk(scorer *s, const uint32_t *ids, uint32_t first, uint32_
                   .items = &item,
                   .out_rows = s->out_rows};
     ops->begin(s->run, &b, qn_blocks_kv(s->blocks));
-    qn_tensor logits = s->m->ops->forward(s->m, s->run);
+    qn_tensor hidden, logits = s->m->ops->forward(s->m, s->run, &hidden);
     qn_code rc = fn(user, first, n, ops->fetch(s->run, logits), err);
     qn_code end = ops->end(s->run, rc ? NULL : err);
     return rc ? rc : end;

@@ -191,14 +191,19 @@ static void layer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor *x)
     r->ops->reset(r, mark);
 }
 
-qn_tensor qn_dense_forward(qn_model *base, qn_run *r)
+qn_tensor qn_dense_forward(qn_model *base, qn_run *r, qn_tensor *hidden)
 {
     const qn_dense *m = (const qn_dense *)base;
     qn_tensor x = r->ops->embed(r, m->embed.w);
     if (m->d.embed_scale != 1) x = r->ops->scale(r, x, m->d.embed_scale);
     for (uint32_t i = 0; i < m->d.n_layers; i++) layer(m, r, i, &x);
-    if (r->batch->n_out == 0) return (qn_tensor){0};
+    const uint32_t n_out = r->batch->n_out, n_logits = n_out - r->batch->n_hidden;
+    *hidden = (qn_tensor){0};
+    if (n_out == 0) return (qn_tensor){0};
     x = norm(m, r, r->ops->out_rows(r, x), &m->final_norm, m->d.d_model);
+    if (n_logits < n_out) *hidden = qn_rows(x, n_logits, n_out - n_logits);
+    if (n_logits == 0) return (qn_tensor){0};
+    x = qn_rows(x, 0, n_logits);
     if (m->d.head_in_scale != 1) x = r->ops->scale(r, x, m->d.head_in_scale);
     qn_tensor logits = linear(r, x, &m->head);
     if (m->d.logits_scale != 1) logits = r->ops->scale(r, logits, m->d.logits_scale);

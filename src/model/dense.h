@@ -28,8 +28,9 @@ typedef struct qn_dense {
     qn_rope *ropes[QN_MAX_ROPES];
 } qn_dense;
 
-/* dense.c: the forward pass. Step 7 of the data path. Shapes: logits [n_out, V] (no failure). */
-qn_tensor qn_dense_forward(qn_model *m, qn_run *r);
+/* dense.c: the forward pass. Step 7 of the data path. Shapes: logits [n_out - n_hidden, V], hidden
+ * [n_hidden, E] (no failure). */
+qn_tensor qn_dense_forward(qn_model *m, qn_run *r, qn_tensor *hidden);
 
 /* dense.c: scratch bytes of a step (no failure). */
 size_t qn_dense_scratch(const qn_model *m, uint32_t max_tokens, uint32_t max_out);

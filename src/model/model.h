@@ -27,8 +27,10 @@ typedef struct qn_model_info {
 } qn_model_info;
 
 typedef struct qn_model_ops {
-    /* Run the batch of `r` and return the logits [n_out, n_vocab] of its out rows (no failure). */
-    qn_tensor (*forward)(qn_model *m, qn_run *r);
+    /* Run the batch of `r` and return the logits [n_out - n_hidden, n_vocab] of its first out rows;
+     * *hidden becomes [n_hidden, d_model], the last ones' residual stream after the final norm
+     * (no failure). */
+    qn_tensor (*forward)(qn_model *m, qn_run *r, qn_tensor *hidden);
 
     /* Upper bound of the scratch bytes that one step needs for these batch limits (no failure). */
     size_t (*scratch)(const qn_model *m, uint32_t max_tokens, uint32_t max_out);

@@ -365,3 +365,11 @@ void qn_exact_draw(qn_exact *s, float *logits, qn_dtype type, const uint32_t *hi
     }
     if (s->o.logprobs || s->o.n_top) out->logprob = logits[out->token];
 }
+
+void qn_exact_score(qn_exact *s, float *logits, qn_dtype type, uint32_t token, qn_sample *out)
+{
+    *out = (qn_sample){.token = token};
+    normalize(logits, s->n_vocab, type);
+    report(s, logits, out);
+    out->logprob = logits[token];
+}

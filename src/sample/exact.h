@@ -23,4 +23,7 @@ void qn_exact_free(qn_exact *s);
 void qn_exact_draw(qn_exact *s, float *logits, qn_dtype type, const uint32_t *history,
                    size_t n_history, uint64_t k, qn_sample *out);
 
+/* As qn_sampler_score (no failure). */
+void qn_exact_score(qn_exact *s, float *logits, qn_dtype type, uint32_t token, qn_sample *out);
+
 #endif

@@ -446,6 +446,25 @@ static void top_logprobs(const qn_sampler *s, const float *x, float lse, qn_samp
     for (uint32_t i = 0; i < out->n_top; i++) out->top[i].logprob -= lse;
 }
 
+/* log(sum(exp(x))). */
+static float log_sum(qn_sampler *s, const float *x, float max)
+{
+    weights(s->w, x, s->n_vocab, max, 1);
+    return logf(sum_all(s, s->w)) + max;
+}
+
+void qn_sampler_score(qn_sampler *s, float *logits, qn_dtype type, uint32_t token, qn_sample *out)
+{
+    if (s->exact) {
+        qn_exact_score(s->exact, logits, type, token, out);
+        return;
+    }
+    *out = (qn_sample){.token = token};
+    float max = logits[argmax(logits, s->n_vocab)], lse = isfinite(max) ? log_sum(s, logits, max) : 0;
+    out->logprob = logits[token] - lse;
+    if (s->o.n_top) top_logprobs(s, logits, lse, out);
+}
+
 void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
                      size_t n_history, uint64_t k, qn_sample *out)
 {
@@ -462,11 +481,7 @@ void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t
         return;
     }
     bool report = s->o.logprobs || s->o.n_top;
-    float lse = 0;
-    if (report || s->cand) {
-        weights(s->w, logits, s->n_vocab, max, 1);
-        lse = logf(sum_all(s, s->w)) + max;
-    }
+    float lse = report || s->cand ? log_sum(s, logits, max) : 0;
     out->token = s->o.temperature > 0 ? draw(s, logits, max, lse, k) : best;
     if (!report) return;
     out->logprob = logits[out->token] - lse;

@@ -75,4 +75,8 @@ uint64_t qn_sampler_seed(const qn_sampler *s);
 void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
                      size_t n_history, uint64_t k, qn_sample *out);
 
+/* How likely `token` was: its log-probability and the n_top most likely ones, by the logits as they
+ * are, without processors; they are overwritten (no failure). */
+void qn_sampler_score(qn_sampler *s, float *logits, qn_dtype type, uint32_t token, qn_sample *out);
+
 #endif

@@ -241,6 +241,7 @@ static void take_events(qn_exchange *x)
             break;
         case QN_EV_TOKEN: take_token(x, &ev); break;
         case QN_EV_DONE: finish_run(x, &ev); break;
+        case QN_EV_PROMPT: break; /* no protocol asks for them */
         }
     }
     if (x->out.len != before) x->last_out_ms = qn_now_ms();

@@ -15,6 +15,7 @@ struct qn_kv {
 typedef struct fake_run {
     qn_run base;
     float *logits; /* [max_out, n_vocab] */
+    float *hidden; /* [max_out] */
 } fake_run;
 
 struct qn_fake {
@@ -74,7 +75,8 @@ static qn_code fake_run_new(qn_device *d, const qn_run_limits *limits, qn_run **
     qn_check(r);
     r->base = (qn_run){.ops = d->ops, .dev = d};
     r->logits = calloc((size_t)limits->max_out * fake_of(d)->o.n_vocab, sizeof *r->logits);
-    qn_check(r->logits);
+    r->hidden = calloc(limits->max_out, sizeof *r->hidden);
+    qn_check(r->logits && r->hidden);
     *out = &r->base;
     return QN_OK;
 }
@@ -82,6 +84,7 @@ static qn_code fake_run_new(qn_device *d, const qn_run_limits *limits, qn_run **
 static void fake_run_free(qn_run *r)
 {
     free(((fake_run *)r)->logits);
+    free(((fake_run *)r)->hidden);
     free(r);
 }
 
@@ -165,12 +168,22 @@ static uint64_t read_back(const qn_fake *f, const qn_kv *kv, const qn_item *it, 
     return h;
 }
 
-static qn_tensor fake_forward(qn_model *m, qn_run *r)
+/* Logits that peak at the token after position `last` of the item. */
+static void fake_logits(const qn_fake *f, const qn_run *r, const qn_item *it, uint32_t last,
+                        float *row)
+{
+    uint32_t next = next_of(f, read_back(f, r->kv, it, last), last + 1);
+    for (uint32_t v = 0; v < f->o.n_vocab; v++)
+        row[v] = -4.0f - (float)((v * 2654435761u + next) % 97) / 97;
+    row[next] = 4;
+}
+
+static qn_tensor fake_forward(qn_model *m, qn_run *r, qn_tensor *hidden)
 {
     qn_fake *f = (qn_fake *)m;
     const qn_batch *b = r->batch;
-    float *logits = ((fake_run *)r)->logits;
-    uint32_t out = 0;
+    float *logits = ((fake_run *)r)->logits, *states = ((fake_run *)r)->hidden;
+    uint32_t n_logits = b->n_out - b->n_hidden;
     if (f->o.step_us) usleep(f->o.step_us);
     f->steps++;
     if (b->n_tokens > f->largest) f->largest = b->n_tokens;
@@ -181,17 +194,20 @@ static qn_tensor fake_forward(qn_model *m, qn_run *r)
             for (uint32_t g = 0; g < r->kv->n_groups; g++)
                 *cell(r->kv, it, g, it->n_past + t) = b->ids[it->row0 + t] + 1;
         }
-        if (out == b->n_out || b->out_rows[out] != it->row0 + it->n_new - 1) continue;
-        uint32_t last = it->n_past + it->n_new - 1;
-        uint32_t next = next_of(f, read_back(f, r->kv, it, last), last + 1);
-        float *row = logits + (size_t)out++ * f->o.n_vocab;
-        for (uint32_t v = 0; v < f->o.n_vocab; v++)
-            row[v] = -4.0f - (float)((v * 2654435761u + next) % 97) / 97;
-        row[next] = 4;
+        for (uint32_t out = 0; out < b->n_out; out++) {
+            uint32_t t = b->out_rows[out] - it->row0;
+            if (b->out_rows[out] < it->row0 || t >= it->n_new) continue;
+            if (out < n_logits)
+                fake_logits(f, r, it, it->n_past + t, logits + (size_t)out * f->o.n_vocab);
+            else states[out - n_logits] = (float)(read_back(f, r->kv, it, it->n_past + t) % 65521);
+        }
     }
-    qn_check(out == b->n_out);
-    return (qn_tensor){
-        .addr = (uint64_t)(uintptr_t)logits, .rows = out, .cols = f->o.n_vocab, .ld = f->o.n_vocab};
+    *hidden = (qn_tensor){
+        .addr = (uint64_t)(uintptr_t)states, .rows = b->n_hidden, .cols = 1, .ld = 1};
+    return (qn_tensor){.addr = (uint64_t)(uintptr_t)logits,
+                       .rows = n_logits,
+                       .cols = f->o.n_vocab,
+                       .ld = f->o.n_vocab};
 }
 
 static size_t fake_scratch(const qn_model *m, uint32_t max_tokens, uint32_t max_out)
@@ -230,6 +246,13 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
     qn_check(f->base.kv.layers);
     f->base.kv.layers[0] = (qn_kv_layer){.n_kv_heads = 1, .d_k = 1, .d_v = 1, .codec = QN_KV_F32};
     return &f->base;
+}
+
+float qn_fake_hidden(const uint32_t *history, uint32_t n)
+{
+    uint64_t h = 1;
+    for (uint32_t i = 0; i < n; i++) h = mix(h, history[i]);
+    return (float)(h % 65521);
 }
 
 uint64_t qn_fake_steps(const qn_model *m)

@@ -30,6 +30,9 @@ qn_model *qn_fake_model(const qn_fake_opts *o);
 /* The token that follows history [n] (no failure). */
 uint32_t qn_fake_next(const qn_model *m, const uint32_t *history, uint32_t n);
 
+/* The hidden state (one number) at the end of history [n] (no failure). */
+float qn_fake_hidden(const uint32_t *history, uint32_t n);
+
 /* Steps run so far, and the largest batch (tokens) seen (no failure). */
 uint64_t qn_fake_steps(const qn_model *m);
 uint32_t qn_fake_largest(const qn_model *m);

@@ -484,7 +484,7 @@ static void scratch_is_a_stack(void **state)
     uint32_t pos[2] = {0, 1}, out[1] = {1};
     for (int i = 0; i < 64; i++) x[i] = (float)i;
     qn_item item = {.n_new = 2};
-    qn_batch b = {2, 1, 1, pos, pos, &item, out};
+    qn_batch b = {2, 1, 1, 0, pos, pos, &item, out};
     g.ops->begin(g.run, &b, NULL);
     qn_tensor a = g.ops->scale(g.run, host(x, 2, 32), 1);
     assert_int_equal(a.addr % 64, 0);

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base64.h"
 #include "compute/device.h"
 #include "core/file.h"
 #include "engine/score.h"
@@ -41,22 +42,6 @@ static qn_code keep(void *user, uint32_t first, uint32_t n, const float *rows, q
     logits *l = user;
     memcpy(l->v + (size_t)first * l->n_vocab, rows, (size_t)n * l->n_vocab * sizeof *rows);
     return QN_OK;
-}
-
-static size_t base64(const char *s, uint8_t *out)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t n = 0;
-    uint32_t acc = 0;
-    int bits = 0;
-    for (; *s && *s != '='; s++) {
-        acc = acc << 6 | (uint32_t)(strchr(digits, *s) - digits);
-        bits += 6;
-        if (bits < 8) continue;
-        bits -= 8;
-        out[n++] = (uint8_t)(acc >> bits);
-    }
-    return n;
 }
 
 static uint32_t read_ids(const json_t *list, uint32_t *out)
@@ -153,7 +138,7 @@ static void check_case(const char *family, const json_t *c)
     static logits whole, cut;
     uint32_t ids[MAX_POS], n_prompt = read_ids(json_object_get(c, "ids"), ids);
     uint32_t greedy[MAX_POS], n_greedy = read_ids(json_object_get(c, "greedy"), greedy);
-    base64(json_string_value(json_object_get(c, f32 ? "logits" : "logits_f32")), (uint8_t *)want);
+    qn_test_base64(json_string_value(json_object_get(c, f32 ? "logits" : "logits_f32")), (uint8_t *)want);
     memcpy(ids + n_prompt, greedy, (n_greedy - 1) * sizeof *ids);
     uint32_t n = n_prompt + n_greedy - 1;
     loaded l;
@@ -186,7 +171,7 @@ static void check_exact(const char *family, const json_t *c)
     static logits got;
     uint32_t ids[MAX_POS], n_prompt = read_ids(json_object_get(c, "ids"), ids);
     uint32_t greedy[MAX_POS], n_greedy = read_ids(json_object_get(c, "greedy"), greedy);
-    base64(json_string_value(json_object_get(c, "logits")), (uint8_t *)want);
+    qn_test_base64(json_string_value(json_object_get(c, "logits")), (uint8_t *)want);
     memcpy(ids + n_prompt, greedy, (n_greedy - 1) * sizeof *ids);
     loaded l;
     open_case(&l, label, "ref", json_object_get(c, "recipe"));

@@ -189,5 +189,12 @@ qn_tensor qn_cpu_embed(qn_run *r, const qn_weight *w)
     e.y = qn_cpu_take(run, r->batch->n_tokens, w->panels.n_in);
     e.n_parts = smaller(e.y.rows, threads_of(run) * PARTS_PER_THREAD);
     qn_pool_run(run->cpu->pool, embed_part, &e, e.n_parts);
+    for (uint32_t i = 0; i < r->batch->n_items; i++) {
+        const qn_item *it = &r->batch->items[i];
+        for (uint32_t t = 0; it->given && t < it->n_new; t++) {
+            memcpy(qn_cpu_row(e.y, it->row0 + t), it->given + (size_t)t * e.y.cols,
+                   e.y.cols * sizeof *it->given);
+        }
+    }
     return e.y;
 }

@@ -107,5 +107,12 @@ qn_tensor qn_ref_embed(qn_run *r, const qn_weight *w)
     j.wide = qn_ref_bytes(run, (size_t)j.y.rows * m->n_in * sizeof(float));
     qn_ref_rows(run, embed_rows, &j, j.y.rows, j.y.cols);
     run->used = to;
+    for (uint32_t i = 0; i < r->batch->n_items; i++) {
+        const qn_item *it = &r->batch->items[i];
+        for (uint32_t t = 0; it->given && t < it->n_new; t++) {
+            run->ref->k->narrow(qn_ref_at(j.y, it->row0 + t, 0), j.y.dtype,
+                                it->given + (size_t)t * m->n_in, m->n_in);
+        }
+    }
     return j.y;
 }

@@ -1,0 +1,72 @@
+/* outputs.c - what becomes of a step's results: tokens, log-probabilities of prompts, hidden states.
+ */
+#include <string.h>
+
+#include "core/clock.h"
+#include "engine/internal.h"
+
+static bool is_eos(const qn_gen *g, uint32_t id)
+{
+    for (size_t i = 0; i < g->n_eos; i++) {
+        if (g->eos[i] == id) return true;
+    }
+    return false;
+}
+
+/* Step 9 of the data path. Append a sampled token, tell the caller, and decide whether the row
+ * ends. */
+static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
+{
+    g->last_ms = qn_now_ms();
+    if (g->n_generated == 0) g->first_ms = g->last_ms;
+    qn_event ev = {.kind = QN_EV_TOKEN, .index = g->n_generated, .sample = *s};
+    ev.is_eos = !g->ignore_eos && is_eos(g, s->token);
+    g->tokens[g->len++] = s->token;
+    g->n_generated++;
+    atomic_fetch_add(&e->generated_tokens, 1);
+    qn_gen_emit(g, &ev);
+    if (ev.is_eos) return QN_FINISH_STOP;
+    return g->n_generated >= g->max_tokens ? QN_FINISH_LENGTH : QN_FINISH_NONE;
+}
+
+/* Step 8 of the data path. Sample a row from its logits [V], which hold values of `type`. */
+static void sample_row(qn_engine *e, qn_gen *g, float *logits, qn_dtype type)
+{
+    qn_sample s;
+    qn_sampler_draw(g->sampler, logits, type, g->tokens, g->len, g->n_generated, &s);
+    qn_finish f = commit(e, g, &s);
+    if (f) qn_engine_end_row(e, g, f, NULL);
+}
+
+/* The prompt token after position pos, as likely as the model found it. */
+static void report_prompt(qn_gen *g, float *logits, qn_dtype type, uint32_t pos)
+{
+    qn_event ev = {.kind = QN_EV_PROMPT, .index = pos + 1};
+    qn_sampler_score(g->sampler, logits, type, g->tokens[pos + 1], &ev.sample);
+    g->n_scored = pos + 1;
+    qn_gen_emit(g, &ev);
+}
+
+void qn_engine_outputs(qn_engine *e, qn_tensor logits, qn_tensor hidden)
+{
+    const qn_plan *p = &e->plan;
+    const qn_ops *ops = e->model->dev->ops;
+    uint32_t n_logits = p->batch.n_out - p->batch.n_hidden;
+    size_t n_vocab = e->model->info.n_vocab, width = e->model->info.d_model;
+    if (p->batch.n_hidden) {
+        const float *rows = ops->fetch(e->run, hidden);
+        for (uint32_t i = 0; i < p->batch.n_hidden; i++) {
+            const qn_gen *g = p->out_gen[n_logits + i];
+            size_t at = g->hidden_kind == QN_HIDDEN_ALL ? p->out_pos[n_logits + i] : 0;
+            memcpy(g->hidden + at * width, rows + i * width, width * sizeof *rows);
+        }
+    }
+    if (n_logits == 0) return;
+    float *rows = ops->fetch(e->run, logits);
+    for (uint32_t i = 0; i < n_logits; i++) {
+        qn_gen *g = p->out_gen[i];
+        if (p->out_pos[i] + 1 < g->len)
+            report_prompt(g, rows + i * n_vocab, logits.dtype, p->out_pos[i]);
+        else sample_row(e, g, rows + i * n_vocab, logits.dtype);
+    }
+}
