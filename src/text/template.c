@@ -224,6 +224,27 @@ static const named *choose(const qn_chat_template *ct, bool tools)
     return t ? t : find_named(ct, "default");
 }
 
+/* The messages without the members that are null: templates expect those to be absent, and so
+ * transformers hands them over. NULL without memory. */
+static json_t *without_nulls(const json_t *messages)
+{
+    json_t *list = json_array(), *m;
+    bool failed = !list;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)messages, i, m) {
+        json_t *copy = json_copy(m), *value;
+        const char *key;
+        void *next;
+        json_object_foreach_safe(copy, next, key, value) {
+            if (json_is_null(value)) json_object_del(copy, key);
+        }
+        failed = failed || json_array_append_new(list, copy);
+    }
+    if (!failed) return list;
+    json_decref(list);
+    return NULL;
+}
+
 /* The caller's variables over the model's special tokens. NULL without memory. */
 static json_t *all_vars(const qn_chat_template *ct, const json_t *vars)
 {
@@ -231,7 +252,9 @@ static json_t *all_vars(const qn_chat_template *ct, const json_t *vars)
     if (!all) return NULL;
     bool failed = json_object_set_new(all, "tools", json_null()) ||
                   json_object_set_new(all, "documents", json_null()) ||
-                  json_object_update(all, (json_t *)vars);
+                  json_object_update(all, (json_t *)vars) ||
+                  json_object_set_new(all, "messages",
+                                      without_nulls(json_object_get(vars, "messages")));
     if (!json_object_get(all, "add_generation_prompt"))
         failed = failed || json_object_set_new(all, "add_generation_prompt", json_false());
     if (!failed) return all;

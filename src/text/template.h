@@ -71,8 +71,9 @@ qn_code qn_chat_template_from_source(qn_chat_template **out, const char *source,
 /* Render the prompt. vars: an object with at least "messages"; "tools" (null or absent: none)
  * chooses a template named tool_use; "add_generation_prompt" and every other member are passed on.
  * Special tokens of tokenizer_config (bos_token, eos_token, pad_token, unk_token, ...) are added
- * unless vars has them; "tools" and "documents" are null unless given. On failure nothing is
- * appended. Errors: those of qn_template_render; QN_INVALID if messages is missing. */
+ * unless vars has them; "tools" and "documents" are null unless given; members of a message that
+ * are null are left out, as transformers does. On failure nothing is appended.
+ * Errors: those of qn_template_render; QN_INVALID if messages is missing. */
 qn_code qn_chat_template_render(const qn_chat_template *ct, const json_t *vars, qn_buf *out,
                                 qn_err *err);
 
