@@ -16,7 +16,7 @@
 #include "core/rt.h"
 #include "serve/server.h"
 
-enum { KEY_FILE_MAX = 1 << 16, MAX_KEYS = 64, DEFAULT_SHUTDOWN_MS = 120000 };
+enum { KEY_FILE_MAX = 1 << 16, MAX_KEYS = 64, DEFAULT_SHUTDOWN_MS = 120000, MAX_WAITING = 64 };
 
 typedef struct keys {
     char *file;                      /* text of --api-key-file, cut into lines */
@@ -103,6 +103,7 @@ static qn_server_opts read_server_opts(const qn_args *args, const keys *k,
         .allowed_origins = qn_arg_words(args, "allowed-origins", &n_origins),
         .template_args = template_args,
         .body_limit_bytes = qn_arg_bytes(args, "body-limit"),
+        .memory_budget_bytes = qn_arg_bytes(args, "memory-budget"),
         .metrics_prefix = qn_arg_str(args, "metrics-prefix"),
         .ping_ms = (uint32_t)(qn_arg_float(args, "sse-ping-interval") * 1000),
     };
@@ -120,6 +121,11 @@ static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
     qn_server *server;
     so.engine = s->engine;
     so.loaded = s->loaded;
+    uint32_t own = s->loaded->model->info.max_positions;
+    uint32_t asked = qn_arg_int(args, "context-length") ? (uint32_t)qn_arg_int(args, "context-length")
+                                                       : own;
+    so.budget_binds = (qn_arg_bytes(args, "memory-budget") || qn_arg_bytes(args, "kv-budget")) &&
+                      qn_engine_max_positions(s->engine) < asked;
     so.defaults = read_defaults(args, s);
     if (qn_server_start(&server, &so, &err)) return qn_fail(&err);
     announce(server, s);
@@ -138,6 +144,9 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
     /* A port in use is known before a model is loaded. */
     if (qn_server_check_address(&so, &err)) return qn_fail(&err);
     qn_engine_opts limits = {.max_rows = (uint32_t)qn_arg_int(args, "batch"),
+                             .max_queue = MAX_WAITING,
+                             .kv_bytes = qn_arg_bytes(args, "kv-budget"),
+                             .memory_bytes = qn_arg_bytes(args, "memory-budget"),
                              .prefix_bytes = qn_arg_bytes(args, "prompt-cache")};
     limits.no_prefix_cache = limits.prefix_bytes == 0;
     if (qn_session_open(&s, args, qn_arg_pos(args, 0), &limits, &err)) {
@@ -312,11 +321,22 @@ static const qn_opt request_opts[] = {
      .kind = QN_OPT_BOOL,
      .refused = "the disk tier of the prompt cache",
      .hidden = true},
-    {.name = "memory-budget", .kind = QN_OPT_STR, .refused = "a memory budget", .hidden = true},
+    {.name = "memory-budget",
+     .kind = QN_OPT_SIZE,
+     .size_rule = QN_SIZE_GB,
+     .min = 0,
+     .max = 1e15,
+     .dflt = "0",
+     .arg = "GB",
+     .help = "memory for weights and KV cache together; 0: half of what is free for the KV cache"},
     {.name = "kv-budget",
-     .kind = QN_OPT_STR,
-     .refused = "a budget for the KV cache",
-     .hidden = true},
+     .kind = QN_OPT_SIZE,
+     .size_rule = QN_SIZE_GB,
+     .min = 0,
+     .max = 1e15,
+     .dflt = "0",
+     .arg = "GB",
+     .help = "memory for the KV cache of running requests; more requests wait. 0: no own limit"},
     {.name = "allow-private-media",
      .kind = QN_OPT_BOOL,
      .refused = "images and audio",

@@ -42,9 +42,14 @@ static int level_now(void)
     return atomic_load(&threshold);
 }
 
+bool qn_log_enabled(qn_level level)
+{
+    return (int)level >= level_now();
+}
+
 void qn_log(qn_level level, const char *fmt, ...)
 {
-    if ((int)level < level_now()) return;
+    if (!qn_log_enabled(level)) return;
     char line[2048];
     struct timespec ts;
     struct tm tm;

@@ -18,6 +18,9 @@ void qn_log_set_level(qn_level level);
 /* Parse a level name, any case. Returns false if the name is unknown (no failure otherwise). */
 bool qn_level_parse(const char *name, qn_level *out);
 
+/* Would a line of this level be written? (no failure) */
+bool qn_log_enabled(qn_level level);
+
 /* Write one line if the level is enabled (no failure). */
 __attribute__((format(printf, 2, 3)))
 void qn_log(qn_level level, const char *fmt, ...);

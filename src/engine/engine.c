@@ -59,12 +59,30 @@ static uint64_t full_need(const qn_engine *e, uint32_t g, uint32_t *n_blocks)
     return *n_blocks * (uint64_t)e->model->dev->ops->kv_block_bytes(e->model->dev, &e->kv, g);
 }
 
+/* Bytes for KV blocks: those given, within the budget for everything. */
+static qn_code kv_budget(const qn_engine *e, uint64_t *bytes, qn_err *err)
+{
+    uint64_t limit = e->o.memory_bytes;
+    uint64_t weights = e->model->dev->ops->weights_bytes(e->model->dev);
+    *bytes = e->o.kv_bytes ? e->o.kv_bytes : qn_memory_available() / 2;
+    if (!limit) return QN_OK;
+    if (limit <= weights) {
+        return qn_err_set(err, QN_LIMIT,
+                          "the weights take %.2f GB, more than the memory budget of %.2f GB",
+                          (double)weights / 1e9, (double)limit / 1e9);
+    }
+    if (!e->o.kv_bytes || *bytes > limit - weights) *bytes = limit - weights;
+    return QN_OK;
+}
+
 /* Blocks per group: enough for every row at full length, else what the memory holds. Windows are
  * small and get all they need, if that leaves at least half for the groups that grow with the
  * context. */
 static qn_code plan_pools(qn_engine *e, uint32_t *n_blocks, qn_err *err)
 {
-    uint64_t budget = e->o.kv_bytes ? e->o.kv_bytes : qn_memory_available() / 2, windows = 0, full = 0;
+    uint64_t budget, windows = 0, full = 0;
+    qn_code rc = kv_budget(e, &budget, err);
+    if (rc) return rc;
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         uint64_t bytes = full_need(e, g, &n_blocks[g]);
         if (e->kv.groups[g].window) windows += bytes;
@@ -417,7 +435,7 @@ qn_code qn_engine_submit(qn_engine *e, const qn_request *req, qn_gen **out, qn_e
     }
     pthread_mutex_lock(&e->lock);
     uint32_t waiting = e->n_inbox + atomic_load(&e->n_queue);
-    if (waiting >= e->o.max_queue + e->o.max_rows) {
+    if (waiting + atomic_load(&e->n_rows) >= e->o.max_queue + e->o.max_rows) {
         pthread_mutex_unlock(&e->lock);
         qn_table_release(&g->table, e->blocks);
         qn_gen_leave(g);

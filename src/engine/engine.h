@@ -32,6 +32,7 @@ typedef struct qn_engine_opts {
     uint32_t mixed_tokens;  /* token budget of a step that also decodes; 0: 256 */
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
     uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
+    uint64_t memory_bytes;  /* for weights and KV together; 0: no limit */
     uint32_t max_positions; /* longest prompt + reply; 0: the model's own */
     bool no_prefix_cache;   /* do not reuse KV of earlier prompts and replies */
     uint64_t prefix_bytes;  /* most bytes of cached KV; 0: whatever running rows leave */

@@ -41,16 +41,19 @@ bool qn_fail_field(qn_http_error *e, const char *param, const char *fmt, ...)
     return false;
 }
 
-bool qn_fail_context(qn_http_error *e, uint32_t n_prompt_tokens, uint32_t n_ctx, const char *param)
+bool qn_fail_context(qn_http_error *e, uint32_t n_prompt_tokens, uint32_t n_ctx, bool by_budget,
+                     const char *param)
 {
     if (e->status) return false;
     e->n_prompt_tokens = n_prompt_tokens;
     e->n_ctx = n_ctx;
-    return qn_fail_with(e, 400, "invalid_request_error", "context_length_exceeded", param,
-                        "This model's maximum context length is %u tokens, but the prompt has %u "
+    return qn_fail_with(e, 400, by_budget ? "memory_admission" : "invalid_request_error",
+                        by_budget ? "context_over_budget" : "context_length_exceeded", param,
+                        "This model's maximum context length is %u tokens%s, but the prompt has %u "
                         "tokens: the request exceeds the available context size. Shorten the "
                         "prompt.",
-                        n_ctx, n_prompt_tokens);
+                        n_ctx, by_budget ? " within this server's memory budget" : "",
+                        n_prompt_tokens);
 }
 
 bool qn_fail_queue(qn_http_error *e)

@@ -32,9 +32,11 @@ bool qn_fail_with(qn_http_error *e, int status, const char *type, const char *co
 __attribute__((format(printf, 3, 4)))
 bool qn_fail_field(qn_http_error *e, const char *param, const char *fmt, ...);
 
-/* 400 context_length_exceeded in words that clients recognise (spec server 18.2). Returns false (no
+/* 400 context_length_exceeded in words that clients recognise (spec server 18.2); with by_budget
+ * context_over_budget: the operator's memory budget makes the context that short. Returns false (no
  * failure). */
-bool qn_fail_context(qn_http_error *e, uint32_t n_prompt_tokens, uint32_t n_ctx, const char *param);
+bool qn_fail_context(qn_http_error *e, uint32_t n_prompt_tokens, uint32_t n_ctx, bool by_budget,
+                     const char *param);
 
 /* 429 for a full queue; 503 while draining. They return false (no failure). */
 bool qn_fail_queue(qn_http_error *e);

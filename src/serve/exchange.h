@@ -111,6 +111,7 @@ struct qn_exchange {
     qn_http_error error;
     qn_buf out;                  /* reply bytes not sent yet */
     uint64_t body_bytes, sent_bytes;
+    double last_body_ms;         /* when bytes of the body last came */
     double last_out_ms;          /* when a frame was last added */
     qn_generation gen;
 };

@@ -21,7 +21,6 @@
 
 enum {
     PREPARE_QUEUE = 64,           /* requests waiting for the preparing thread */
-    GENERATION_QUEUE = 64,        /* requests waiting for the engine */
     SLOW_READER_BYTES = 1 << 20,  /* unsent bytes of a stream before its client is given up */
     WAKE_MS = 1000,               /* how often the pump looks for silent streams */
     N_HANGUPS = 64
@@ -40,7 +39,8 @@ static bool fit_context(qn_exchange *x, qn_http_error *e)
     qn_generation *g = &x->gen;
     uint32_t n_ctx = qn_engine_max_positions(x->server->opts.engine);
     if (g->prompt.len >= n_ctx) {
-        return qn_fail_context(e, (uint32_t)g->prompt.len, n_ctx, x->route->protocol->prompt_param);
+        return qn_fail_context(e, (uint32_t)g->prompt.len, n_ctx, x->server->opts.budget_binds,
+                               x->route->protocol->prompt_param);
     }
     uint32_t room = n_ctx - (uint32_t)g->prompt.len;
     bool fits = g->fields.max_tokens >= 0 && g->fields.max_tokens < room;
@@ -52,9 +52,6 @@ static bool submit(qn_exchange *x, qn_http_error *e)
 {
     qn_generation *g = &x->gen;
     const qn_loaded *loaded = x->server->opts.loaded;
-    qn_engine_stats now;
-    qn_engine_stats_get(x->server->opts.engine, &now);
-    if (now.waiting_rows >= GENERATION_QUEUE) return qn_fail_queue(e);
     qn_request req = {
         .prompt = g->prompt.data, .n_prompt = g->prompt.len, .max_tokens = g->max_tokens,
         .eos = loaded->eos, .n_eos = loaded->n_eos, .sampling = g->fields.sampling,
@@ -71,6 +68,17 @@ static bool submit(qn_exchange *x, qn_http_error *e)
     return qn_fail_err(e, &err, x->route->protocol->prompt_param);
 }
 
+/* The body for --log-level debug, media cut out. */
+static void log_body(const qn_exchange *x)
+{
+    json_t *shown = qn_json_without_data(x->gen.body);
+    qn_buf text = {0};
+    qn_json_write(&text, shown);
+    if (!text.failed) qn_log(QN_DEBUG_LINE, "%s body: %s", x->request_id, text.data);
+    qn_buf_release(&text);
+    json_decref(shown);
+}
+
 /* *answer: the reply of a route that generates nothing, else NULL. */
 static bool prepare(qn_exchange *x, json_t **answer, qn_http_error *e)
 {
@@ -78,6 +86,7 @@ static bool prepare(qn_exchange *x, json_t **answer, qn_http_error *e)
     if (qn_json_parse(&x->gen.body, x->body.data, x->body.len, &err)) {
         return qn_fail_err(e, &err, NULL);
     }
+    if (qn_log_enabled(QN_DEBUG_LINE)) log_body(x);
     qn_buf_release(&x->body);
     if (x->route->answer) {
         *answer = x->route->answer(x, e);
@@ -299,9 +308,34 @@ static void resume(qn_exchange *x)
     MHD_resume_connection(x->conn);
 }
 
+/* A body that does not come: the library only closes the connection then, so the answer is written
+ * past it. Nothing else was sent for this request yet. */
+static void end_silent_body(qn_exchange *x)
+{
+    x->error = (qn_http_error){0};
+    qn_fail_with(&x->error, 408, "invalid_request_error", "request_timeout", NULL,
+                 "the rest of the body did not come within %u seconds",
+                 x->server->opts.body_timeout_ms / 1000);
+    qn_exchange_reply_error(x);
+    qn_buf reply = {0};
+    qn_buf_printf(&reply, "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
+                  "x-request-id: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+                  x->request_id, x->out.len);
+    qn_buf_put(&reply, x->out.data, x->out.len);
+    if (!reply.failed) send(x->fd, reply.data, reply.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    x->sent_bytes = x->out.len;
+    qn_buf_release(&reply);
+    x->responded = true;
+    give_up(x);
+}
+
 static void look_at(qn_exchange *x, double now_ms)
 {
     pthread_mutex_lock(&x->lock);
+    if (x->phase == QN_PHASE_BODY && x->conn && !x->responded &&
+        now_ms - x->last_body_ms >= x->server->opts.body_timeout_ms) {
+        end_silent_body(x);
+    }
     if (x->phase == QN_PHASE_RUN) {
         take_events(x);
         bool silent = now_ms - x->last_out_ms >= x->server->opts.ping_ms;

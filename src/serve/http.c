@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -17,8 +18,10 @@
 
 enum {
     HEADER_LIMIT_BYTES = 64 * 1024,
-    CONNECTION_MEMORY_BYTES = 96 * 1024, /* headers and the write buffer of one connection */
-    BODY_TIMEOUT_S = 60,
+    /* Headers and the write buffer of one connection, which the library touches as a whole. More
+     * than the limit, so that most of the too large ones get our answer and not the library's. */
+    CONNECTION_MEMORY_BYTES = 160 * 1024,
+    IDLE_TIMEOUT_S = 600, /* a connection without a request */
 };
 
 /* ---- exchanges ---- */
@@ -112,6 +115,12 @@ static bool check_sizes(qn_exchange *x)
         return qn_fail_with(&x->error, 431, "invalid_request_error", "headers_too_large", NULL,
                             "the headers are larger than %d bytes", HEADER_LIMIT_BYTES);
     }
+    const char *coding = qn_exchange_header(x, "Transfer-Encoding");
+    if (coding && strcasecmp(coding, "chunked")) {
+        return qn_fail_with(&x->error, 400, "invalid_request_error", NULL, NULL,
+                            "Transfer-Encoding: %.32s is not supported; right would be chunked",
+                            coding);
+    }
     const char *length = qn_exchange_header(x, "Content-Length");
     if (!length || strtoull(length, NULL, 10) <= x->server->opts.body_limit_bytes) return true;
     return qn_fail_with(&x->error, 413, "invalid_request_error", "request_too_large", NULL,
@@ -130,6 +139,14 @@ static void check_route(qn_exchange *x, const char *method)
     }
 }
 
+/* A request line may name the server as well: "http://HOST/PATH". */
+static const char *path_of(const char *url)
+{
+    if (strncasecmp(url, "http://", 7)) return url;
+    const char *path = strchr(url + 7, '/');
+    return path ? path : "/";
+}
+
 static enum MHD_Result send_reply(qn_exchange *x);
 
 /* First call for a request: the headers are in, the body is not. */
@@ -142,17 +159,17 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
     x->conn = conn;
     x->fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     x->is_http10 = !strcmp(version, MHD_HTTP_VERSION_1_0);
-    x->start_ms = qn_now_ms();
+    x->start_ms = x->last_body_ms = qn_now_ms();
     atomic_init(&x->n_refs, 1);
     pthread_mutex_init(&x->lock, NULL);
-    snprintf(x->path, sizeof x->path, "%s", url);
+    snprintf(x->path, sizeof x->path, "%s", path_of(url));
     size_t n = strlen(x->path);
     if (n > 1 && x->path[n - 1] == '/') x->path[n - 1] = '\0';
     choose_request_id(x);
     x->route = qn_route_find(method, x->path, &x->tail, &x->allow);
     *slot = x;
     list_add(s, x);
-    MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)BODY_TIMEOUT_S);
+    MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, 0u); /* the pump watches it */
 
     pthread_mutex_lock(&x->lock); /* the pump sees everything on the list */
     bool fits = check_sizes(x);
@@ -169,8 +186,9 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
 static enum MHD_Result take_body(qn_exchange *x, const char *data, size_t *n)
 {
     size_t limit = x->server->opts.body_limit_bytes;
+    x->last_body_ms = qn_now_ms();
     x->body_bytes += *n;
-    if (x->body_bytes > 2 * (uint64_t)limit) return MHD_NO; /* told 413, and still sending */
+    if (x->gone || x->body_bytes > 2 * (uint64_t)limit) return MHD_NO; /* told 413, and still sending */
     if (x->body.len + *n > limit) {
         qn_fail_with(&x->error, 413, "invalid_request_error", "request_too_large", NULL,
                      "the body is larger than %zu bytes", limit);
@@ -190,7 +208,7 @@ static void add_common_headers(qn_exchange *x, struct MHD_Response *r)
     if (x->status == 405) MHD_add_response_header(r, "Allow", x->allow);
     if (x->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     if (x->status == 429 || x->status == 503) MHD_add_response_header(r, "Retry-After", "1");
-    else if (x->status >= 400) MHD_add_response_header(r, "x-should-retry", "false");
+    else if (x->status >= 400 && x->status != 408) MHD_add_response_header(r, "x-should-retry", "false");
 }
 
 static enum MHD_Result queue(qn_exchange *x, struct MHD_Response *r)
@@ -257,7 +275,6 @@ static enum MHD_Result send_stream(qn_exchange *x)
 /* The body is in: find out what to do. */
 static void dispatch(qn_exchange *x)
 {
-    MHD_set_connection_option(x->conn, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     if (x->error.status) qn_exchange_reply_error(x);
     else if (x->status == 204) x->phase = QN_PHASE_REPLY;
     else if (x->route->handle) x->route->handle(x);
@@ -270,6 +287,7 @@ typedef enum next_step { NEXT_WAIT, NEXT_CLOSE, NEXT_REPLY, NEXT_STREAM } next_s
 
 static next_step advance(qn_exchange *x)
 {
+    if (x->phase == QN_PHASE_REPLY && x->gone) return NEXT_CLOSE;
     if (x->responded) return NEXT_WAIT;
     if (x->phase == QN_PHASE_BODY) {
         dispatch(x);
@@ -308,11 +326,17 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *conn, const 
 
 /* ---- the end of a request ---- */
 
+/* 499: the client left. A 408 never completes: the connection is closed behind it. */
+static int final_status(const qn_exchange *x, bool completed)
+{
+    return completed || x->status == 408 ? x->status : 499;
+}
+
 static void log_line(const qn_exchange *x, bool completed)
 {
     const qn_generation *g = &x->gen;
     const char *route = x->route ? x->route->path : "-";
-    int status = completed ? x->status : 499;
+    int status = final_status(x, completed);
     if (x->phase < QN_PHASE_RUN || !g->handle) {
         qn_log(QN_INFO, "%s %s status=%d bytes=%" PRIu64 " ms=%.0f", x->request_id, route, status,
                x->sent_bytes, qn_now_ms() - x->start_ms);
@@ -343,9 +367,8 @@ static void on_completed(void *cls, struct MHD_Connection *conn, void **slot,
     if (x->phase == QN_PHASE_RUN) qn_gen_cancel(x->gen.handle);
     bool completed = how == MHD_REQUEST_TERMINATED_COMPLETED_OK;
     log_line(x, completed);
-    if (!completed || x->status >= 400) {
-        qn_metrics_failed(&s->metrics, completed ? x->status : 499);
-    }
+    int status = final_status(x, completed);
+    if (status >= 400) qn_metrics_failed(&s->metrics, status);
     pthread_mutex_unlock(&x->lock);
     list_remove(s, x);
     if (counted) atomic_fetch_sub(&s->n_generations, 1);
@@ -372,6 +395,7 @@ qn_code qn_http_start(qn_server *s, qn_err *err)
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                  (size_t)CONNECTION_MEMORY_BYTES,
                                  MHD_OPTION_CONNECTION_LIMIT, 1024u,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
                                  MHD_OPTION_END);
     return s->daemon ? QN_OK : qn_err_set(err, QN_IO, "the HTTP library refused to start");
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/utf8.h"
 
@@ -192,4 +193,23 @@ json_t *qn_json_float(float v)
     char text[32];
     snprintf(text, sizeof text, "%.7g", (double)v);
     return json_real(strtod(text, NULL));
+}
+
+static void cut_data(json_t *tree)
+{
+    const char *key;
+    json_t *v;
+    size_t i;
+    if (json_is_string(tree) && !strncasecmp(json_string_value(tree), "data:", 5)) {
+        json_string_set(tree, "data:...");
+    }
+    json_object_foreach(tree, key, v) cut_data(v);
+    json_array_foreach(tree, i, v) cut_data(v);
+}
+
+json_t *qn_json_without_data(const json_t *tree)
+{
+    json_t *copy = json_deep_copy(tree);
+    if (copy) cut_data(copy);
+    return copy;
 }

@@ -34,6 +34,10 @@ void qn_json_write(qn_buf *out, const json_t *tree);
 /* Set key to n bytes of valid UTF-8. Errors: the member stays absent without memory. */
 void qn_json_put_text(json_t *object, const char *key, const char *text, size_t n);
 
+/* A copy in which every string that begins with "data:" is cut to that, for logs. Errors: NULL
+ * without memory. */
+json_t *qn_json_without_data(const json_t *tree);
+
 /* A float as the double with the same short decimal form, so that 0.7 is written as 0.7. Errors:
  * NULL without memory. */
 json_t *qn_json_float(float v);

@@ -19,7 +19,13 @@
 #include "core/log.h"
 #include "serve/exchange.h"
 
-enum { BODY_LIMIT_BYTES = 128 << 20, PING_MS = 15000, BACKLOG = 256, FORCED_END_MS = 5000 };
+enum {
+    BODY_LIMIT_BYTES = 128 << 20,
+    BODY_TIMEOUT_MS = 60000,
+    PING_MS = 15000,
+    BACKLOG = 256,
+    FORCED_END_MS = 5000
+};
 
 static const char default_host[] = "127.0.0.1";
 static const char *const any_origin[] = {"*", NULL};
@@ -124,6 +130,7 @@ static void fill_defaults(qn_server *s)
     qn_server_opts *o = &s->opts;
     if (!o->host) o->host = default_host;
     if (!o->body_limit_bytes) o->body_limit_bytes = BODY_LIMIT_BYTES;
+    if (!o->body_timeout_ms) o->body_timeout_ms = BODY_TIMEOUT_MS;
     if (!o->ping_ms) o->ping_ms = PING_MS;
     if (!o->metrics_prefix) o->metrics_prefix = "quern:";
     s->origins = o->allowed_origins ? o->allowed_origins : any_origin;

@@ -32,9 +32,12 @@ typedef struct qn_server_opts {
     const char *const *api_keys;        /* NULL terminated; NULL or empty: none needed */
     const char *const *allowed_origins; /* NULL terminated; NULL: "*" */
     size_t body_limit_bytes;            /* 0: 128 MiB */
+    uint32_t body_timeout_ms;           /* silence while a body is read; 0: 60000 */
     uint32_t ping_ms;                   /* silence before a comment in a stream; 0: 15000 */
     qn_request_defaults defaults;       /* for chat; completions use 512 tokens when none are set */
     const json_t *template_args;        /* object for every chat template; NULL: none */
+    uint64_t memory_budget_bytes;       /* what the operator allows; 0: no budget */
+    bool budget_binds;                  /* the context is shorter because of that budget */
     const char *metrics_prefix;         /* of the names in /metrics; NULL: "quern:" */
 } qn_server_opts;
 

@@ -74,7 +74,9 @@ static json_t *admission(const qn_server *s, const qn_engine_stats *now)
 {
     json_t *j = json_object();
     put_int(j, "max_safe_context", qn_engine_max_positions(s->opts.engine));
-    json_object_set_new(j, "memory_budget_bytes", json_null());
+    uint64_t budget = s->opts.memory_budget_bytes;
+    json_object_set_new(j, "memory_budget_bytes",
+                        budget ? json_integer((json_int_t)budget) : json_null());
     put_int(j, "usable_bytes", now->kv_bytes_total + now->weights_bytes);
     put_int(j, "weights_bytes", now->weights_bytes);
     return j;

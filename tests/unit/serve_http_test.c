@@ -420,7 +420,8 @@ static void test_guards(void **state)
     static const char *const keys[] = {"sesame", NULL}, *const origins[] = {"http://page", NULL};
     const qn_server_opts locked = {.api_keys = keys, .allowed_origins = origins, .body_limit_bytes = 1000};
     static const struct { const char *headers; int status; } cases[] = {
-        {"", 401}, {"Authorization: Bearer sesam\r\n", 401}, {"Authorization: Basic sesame\r\n", 401},
+        {"", 401}, {"Transfer-Encoding: gzip\r\n", 400}, {"Authorization: Bearer sesam\r\n", 401},
+        {"Authorization: Basic sesame\r\n", 401},
         {"Authorization: Bearer sesame\r\n", 200}, {"x-api-key: sesame\r\n", 200}, {"x-api-key: sesame!\r\n", 401},
     };
     rig r;
@@ -465,6 +466,28 @@ static void test_guards(void **state)
     send_all(fd, "\r\n0\r\n\r\n", 7);
     free(receive(fd, &status, NULL));
     assert_int_equal(status, 413);
+    rig_stop(&r);
+}
+
+/* A body that stops coming is answered, within keep-alive too. */
+static void test_silent_body(void **state)
+{
+    (void)state;
+    const qn_server_opts hasty = {.body_timeout_ms = 200, .ping_ms = 100};
+    static const char half[] = "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\n"
+                               "Content-Length: 100\r\n\r\n{";
+    rig r;
+    rig_start(&r, "x", N_ASK, 0, 0, &hasty);
+    int status, fd = dial(&r);
+    double start = qn_now_ms();
+    send_all(fd, half, sizeof half - 1);
+    char *headers, *body = receive(fd, &status, &headers);
+    assert_int_equal(status, 408);
+    assert_true(qn_now_ms() - start < 5000);
+    assert_non_null(strstr(body, "\"code\":\"request_timeout\""));
+    assert_null(strstr(headers, "x-should-retry"));
+    free(body);
+    free(headers);
     rig_stop(&r);
 }
 
@@ -622,7 +645,8 @@ int main(void)
         cmocka_unit_test(test_chat_and_stream),
         cmocka_unit_test(test_stop_strings_and_length),
         cmocka_unit_test(test_completions),
-        cmocka_unit_test(test_metrics), cmocka_unit_test(test_texts), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_silent_body), cmocka_unit_test(test_metrics), cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_pages),
         cmocka_unit_test(test_guards),
         cmocka_unit_test(test_clients_that_leave),
         cmocka_unit_test(test_half_close),

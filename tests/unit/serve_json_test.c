@@ -166,7 +166,7 @@ static void test_errors(void **state)
     qn_buf_clear(&out);
 
     qn_http_error c = {0};
-    qn_fail_context(&c, 5000, 4096, "messages");
+    qn_fail_context(&c, 5000, 4096, false, "messages");
     assert_int_equal(c.status, 400);
     assert_non_null(strstr(c.message, "maximum context length"));
     assert_non_null(strstr(c.message, "exceeds the available context size"));
