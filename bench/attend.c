@@ -115,26 +115,33 @@ static double timed(bench *b, uint32_t n_past, uint32_t n_new, bool attend)
     return median(t);
 }
 
-static qn_code run_codec(bench *b, qn_kv_codec codec, qn_err *err)
+static const struct { const char *name; qn_kv_codec codec; } codecs[] = {
+    {"f32", {QN_KV_F32, 0, QN_F32}},      {"f16", {QN_KV_F16, 0, QN_F16}},
+    {"bf16", {QN_KV_BF16, 0, QN_BF16}},   {"q8 g64", {QN_KV_Q8, 64, QN_BF16}},
+    {"q8 g32", {QN_KV_Q8, 32, QN_BF16}},  {"q4 g64", {QN_KV_Q4, 64, QN_BF16}},
+    {"q4 g32", {QN_KV_Q4, 32, QN_BF16}},
+};
+
+static qn_code run_codec(bench *b, const char *name, qn_kv_codec codec, qn_err *err)
 {
-    static const char *const names[] = {"f32", "f16", "bf16"};
     qn_kv_layer layers[LAYERS];
     for (int l = 0; l < LAYERS; l++)
-        layers[l] = (qn_kv_layer){.n_kv_heads = HK, .d_k = D, .d_v = D, .codec = codec};
+        layers[l] = (qn_kv_layer){.n_kv_heads = HK, .d_k = D, .d_v = D, .k_codec = codec,
+                                  .v_codec = codec};
     qn_kv_spec spec = {.block_tokens = 64, .n_groups = 1, .n_layers = LAYERS, .layers = layers};
     uint32_t n_blocks = sizeof b->blocks / sizeof *b->blocks;
     for (uint32_t i = 0; i < n_blocks; i++) b->blocks[i] = i;
     qn_code rc = b->ops->kv_new(b->dev, &spec, &n_blocks, &b->kv, err);
     if (rc) return rc;
     for (uint32_t at = 0; at < CONTEXT; at += CHUNK) step(b, at, CHUNK, false);
-    size_t bytes = (size_t)LAYERS * CONTEXT * HK * 2 * D * (codec == QN_KV_F32 ? 4 : 2);
-    double decode = (double)bytes / timed(b, CONTEXT - 1, 1, true);
+    size_t bytes = LAYERS * CONTEXT * qn_kv_layer_bytes(layers);
+    double ns = timed(b, CONTEXT - 1, 1, true), decode = (double)bytes / ns;
     double ceiling = read_bandwidth((qn_cpu *)(void *)b->dev, bytes);
     double macs = (double)LAYERS * H * 2 * D * CHUNK;
     double late = timed(b, CONTEXT - CHUNK, CHUNK, true), early = timed(b, 0, CHUNK, true);
     double write = timed(b, 0, CHUNK, false);
-    printf("%-4s decode at 8k %6.1f GB/s of %6.1f read (%.2f)   prefill of 128: at 0 %6.1f "
-           "GFLOP/s, at 8k %6.1f   kv_write %.2f ns per element\n", names[codec], decode, ceiling,
+    printf("%-6s decode at 8k %6.2f ms, %6.1f GB/s of %6.1f read (%.2f)   prefill of 128: at 0 %6.1f "
+           "GFLOP/s, at 8k %6.1f   kv_write %.2f ns per element\n", name, ns / 1e6, decode, ceiling,
            decode / ceiling, 2 * macs * (CHUNK + 1) / 2 / early,
            2 * macs * (CONTEXT - CHUNK / 2.0) / late, write / (LAYERS * CHUNK * HK * 2.0 * D));
     b->ops->kv_free(b->kv);
@@ -158,8 +165,8 @@ int main(int argc, char **argv)
     b.ops = b.dev->ops;
     qn_code rc = b.ops->run_new(b.dev, &limits, &b.run, &err);
     if (!rc) printf("%s, %u threads\n", qn_device_isa(b.dev), b.ops->n_threads(b.dev));
-    for (int codec = QN_KV_F32; !rc && codec <= QN_KV_BF16; codec++)
-        rc = run_codec(&b, (qn_kv_codec)codec, &err);
+    for (size_t i = 0; !rc && i < sizeof codecs / sizeof *codecs; i++)
+        rc = run_codec(&b, codecs[i].name, codecs[i].codec, &err);
     if (rc) fprintf(stderr, "attend_bench: %s\n", err.text);
     b.ops->run_free(b.run);
     b.ops->close(b.dev);

@@ -215,10 +215,8 @@ static qn_code run_test(bench *b, test *t, size_t repeats, qn_err *err)
 static double kv_bytes_per_position(const qn_model *m)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < m->kv.n_layers; i++) {
-        const qn_kv_layer *l = &m->kv.layers[i];
-        sum += (double)l->n_kv_heads * (l->d_k + l->d_v) * (l->codec == QN_KV_F32 ? 4 : 2);
-    }
+    for (uint32_t i = 0; i < m->kv.n_layers; i++)
+        sum += (double)qn_kv_layer_bytes(&m->kv.layers[i]);
     return sum;
 }
 

@@ -8,9 +8,13 @@
 #ifndef QN_COMPUTE_KV_H
 #define QN_COMPUTE_KV_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "compute/batch.h"
+#include "core/err.h"
+#include "format/dtype.h"
 
 enum { QN_KV_SPLIT = 256 }; /* attention merges partial results at multiples of this position */
 
@@ -19,7 +23,16 @@ typedef enum qn_kv_rule {
     QN_KV_SLIDING   /* query p sees keys p-window+1..p */
 } qn_kv_rule;
 
-typedef enum qn_kv_codec { QN_KV_F32 = 0, QN_KV_F16, QN_KV_BF16 } qn_kv_codec;
+/* How the elements of a key or value head are kept. Q8 and Q4 are MLX's affine quantization along
+ * the head: a group of elements shares a scale and a bias, element = scale * code + bias (spec
+ * engine 3.4). A head is a whole number of groups, so that every token is encoded by itself. */
+typedef enum qn_kv_form { QN_KV_F32 = 0, QN_KV_F16, QN_KV_BF16, QN_KV_Q8, QN_KV_Q4 } qn_kv_form;
+
+typedef struct qn_kv_codec {
+    qn_kv_form form;
+    uint32_t group;     /* Q8, Q4: 32, 64 or 128 elements; else 0 */
+    qn_dtype scales;    /* of scales and biases, should the codec become Q8 or Q4 */
+} qn_kv_codec;
 
 typedef struct qn_kv_group {
     qn_kv_rule rule;
@@ -35,7 +48,7 @@ typedef struct qn_state_layer {
 typedef struct qn_kv_layer {
     uint32_t group;
     uint32_t n_kv_heads, d_k, d_v; /* head sizes of keys and values */
-    qn_kv_codec codec;
+    qn_kv_codec k_codec, v_codec;
     qn_state_layer state;
 } qn_kv_layer;
 
@@ -46,6 +59,21 @@ typedef struct qn_kv_spec {
     uint32_t n_states;     /* slots for recurrent state; 0 when no layer has any */
     qn_kv_layer *layers;   /* [n_layers]; layers without KV have n_kv_heads 0 */
 } qn_kv_spec;
+
+/* True for the affine forms; bits of a code or an element of a form (no failure). */
+bool qn_kv_quantized(qn_kv_codec c);
+uint32_t qn_kv_form_bits(qn_kv_form f);
+
+/* Bytes that n elements take, scales and biases included; n a whole number of groups (no failure).
+ */
+size_t qn_kv_codec_bytes(qn_kv_codec c, size_t n);
+
+/* Bytes of one position of a layer, keys and values of all its heads (no failure). */
+size_t qn_kv_layer_bytes(const qn_kv_layer *l);
+
+/* What every device asks of a spec; head sizes are at most max_head. Errors: QN_UNSUPPORTED, naming
+ * the layer, the value and what would be right. */
+qn_code qn_kv_spec_check(const qn_kv_spec *spec, uint32_t max_head, qn_err *err);
 
 typedef struct qn_kv qn_kv; /* the pools of all groups on one device; made by qn_ops.kv_new */
 

@@ -65,6 +65,11 @@ float qn_qbias(const qn_matrix *m, size_t row, size_t g);
  * (no failure). */
 void qn_matrix_row(const qn_matrix *m, size_t row, bool exact, float *y);
 
+/* Affine codes of n values, one byte each, and the scale and bias of each group of `group` values as
+ * float32, not rounded (spec numerics 2.2); n is a whole number of groups (no failure). */
+void qn_affine_encode(uint32_t bits, uint32_t group, const float *x, size_t n, uint8_t *codes,
+                      float *scales, float *biases);
+
 /* Quantize one row of n_in float32 values that were rounded to `dtype` before: codes into `words`
  * (qn_qrow_bytes, zeroed by the call), scales and biases [n_in/group_size] of `dtype` (affine) or
  * bytes (fp modes; biases NULL). Source of the arithmetic: spec numerics 2.2 and 2.5. For the fp

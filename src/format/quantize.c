@@ -7,6 +7,8 @@
 
 #include "format/quant.h"
 
+enum { MAX_GROUP = 128 };
+
 static float round_to(float f, qn_dtype t)
 {
     if (t == QN_BF16) return qn_bf16_f32(qn_f32_bf16(f));
@@ -39,25 +41,40 @@ static affine_fit fit_affine(const float *x, uint32_t n, uint32_t bits)
     return (affine_fit){scale, 0.0f};
 }
 
-/* Clamps with comparisons that send NaN to 0, before the conversion that may not see it. */
-static uint32_t affine_code(float x, affine_fit fit, float top)
+/* Clamps with comparisons that send NaN to 0, and before rounding: the ends are whole numbers. What
+ * is left rounds to even by adding and taking away 1.5 * 2^23. */
+static uint8_t affine_code(float x, affine_fit fit, float top)
 {
-    float q = rintf((x - fit.bias) / fit.scale);
+    float q = (x - fit.bias) / fit.scale;
     q = q > 0.0f ? q : 0.0f;
-    return (uint32_t)(q < top ? q : top);
+    q = q < top ? q : top;
+    return (uint8_t)(int)((q + 0x1.8p23f) - 0x1.8p23f);
+}
+
+void qn_affine_encode(uint32_t bits, uint32_t group, const float *x, size_t n, uint8_t *codes,
+                      float *scales, float *biases)
+{
+    assert(group && n % group == 0 && bits >= 1 && bits <= 8);
+    float top = (float)((1u << bits) - 1u);
+    for (size_t at = 0; at < n; at += group) {
+        affine_fit fit = fit_affine(x + at, group, bits);
+        for (size_t i = at; i < at + group; i++) codes[i] = affine_code(x[i], fit, top);
+        scales[at / group] = fit.scale;
+        biases[at / group] = fit.bias;
+    }
 }
 
 static void affine_row(const qn_qspec *s, qn_dtype t, const float *x, uint32_t n_in, void *words,
                        void *scales, void *biases)
 {
-    float top = (float)((1u << s->bits) - 1u);
+    uint8_t codes[MAX_GROUP];
+    assert(s->group_size <= MAX_GROUP);
     for (uint32_t at = 0; at < n_in; at += s->group_size) {
-        affine_fit fit = fit_affine(x + at, s->group_size, s->bits);
-        for (uint32_t i = at; i < at + s->group_size; i++) {
-            qn_qcode_put(words, s->bits, i, affine_code(x[i], fit, top));
-        }
-        store_scale(scales, at / s->group_size, t, fit.scale);
-        store_scale(biases, at / s->group_size, t, fit.bias);
+        float scale, bias;
+        qn_affine_encode(s->bits, s->group_size, x + at, s->group_size, codes, &scale, &bias);
+        for (uint32_t i = 0; i < s->group_size; i++) qn_qcode_put(words, s->bits, at + i, codes[i]);
+        store_scale(scales, at / s->group_size, t, scale);
+        store_scale(biases, at / s->group_size, t, bias);
     }
 }
 

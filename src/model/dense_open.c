@@ -368,7 +368,7 @@ static qn_code load_matrices(binder *b, const qn_model_opts *opts)
 
 static qn_kv_codec codec_of(qn_dtype t)
 {
-    return t == QN_F16 ? QN_KV_F16 : t == QN_F32 ? QN_KV_F32 : QN_KV_BF16;
+    return (qn_kv_codec){t == QN_F16 ? QN_KV_F16 : t == QN_F32 ? QN_KV_F32 : QN_KV_BF16, 0, t};
 }
 
 /* One group per distinct window; layers share a group when they share a rule. */
@@ -402,7 +402,8 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
                                       .n_kv_heads = l->n_kv_heads,
                                       .d_k = l->d_head,
                                       .d_v = l->d_head,
-                                      .codec = codec_of(m->base.info.dtype)};
+                                      .k_codec = codec_of(m->base.info.dtype),
+                                      .v_codec = codec_of(m->base.info.dtype)};
     }
     return QN_OK;
 }

@@ -244,7 +244,7 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
     f->base.kv.n_layers = 1;
     f->base.kv.layers = calloc(1, sizeof(qn_kv_layer));
     qn_check(f->base.kv.layers);
-    f->base.kv.layers[0] = (qn_kv_layer){.n_kv_heads = 1, .d_k = 1, .d_v = 1, .codec = QN_KV_F32};
+    f->base.kv.layers[0] = (qn_kv_layer){.n_kv_heads = 1, .d_k = 1, .d_v = 1};
     return &f->base;
 }
 

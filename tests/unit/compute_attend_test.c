@@ -29,13 +29,47 @@ static float value_at(uint32_t stream, uint32_t seq, uint32_t pos, uint32_t i)
     return (float)(int32_t)(x >> 32) * 0x1p-30f; /* -2 .. 2 */
 }
 
-static float rounded(float x, qn_kv_codec codec)
+/* ---- codecs ---- */
+
+enum { N_CODECS = 9 };
+
+static const qn_kv_codec codecs[N_CODECS] = {
+    {QN_KV_F32, 0, QN_F32},   {QN_KV_F16, 0, QN_F16},   {QN_KV_BF16, 0, QN_BF16},
+    {QN_KV_Q8, 64, QN_BF16},  {QN_KV_Q8, 32, QN_F16},   {QN_KV_Q4, 64, QN_BF16},
+    {QN_KV_Q4, 32, QN_BF16},  {QN_KV_Q4, 32, QN_F32},   {QN_KV_Q8, 128, QN_F32},
+};
+
+static float through(float x, qn_dtype t)
+{
+    uint8_t bytes[4];
+    qn_narrow(bytes, t, &x, 1);
+    qn_widen(&x, bytes, t, 1);
+    return x;
+}
+
+/* n values as a codec gives them back. */
+static void decode(float *x, uint32_t n, qn_kv_codec c)
 {
     static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
-    uint8_t bytes[4];
-    qn_narrow(bytes, types[codec], &x, 1);
-    qn_widen(&x, bytes, types[codec], 1);
-    return x;
+    if (!qn_kv_quantized(c)) {
+        for (uint32_t i = 0; i < n; i++) x[i] = through(x[i], types[c.form]);
+        return;
+    }
+    qn_qspec q = {QN_Q_AFFINE, qn_kv_form_bits(c.form), c.group};
+    uint32_t words[1024];
+    float scales[1024], biases[1024];
+    assert_true(n <= 1024 && n % c.group == 0);
+    qn_quantize_row(&q, QN_F32, x, n, words, scales, biases);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = fmaf(through(scales[i / c.group], c.scales),
+                    (float)qn_qcode(words, q.bits, i), through(biases[i / c.group], c.scales));
+}
+
+/* The codec, or another one of the same width where heads of d are not whole groups. */
+static qn_kv_codec codec_for(uint32_t i, uint32_t d)
+{
+    qn_kv_codec c = codecs[i % N_CODECS];
+    return c.group && d % c.group ? codecs[i % 3] : c;
 }
 
 /* ---- one device with one KV layer (between two others, so that offsets matter) ---- */
@@ -44,7 +78,8 @@ typedef struct setup {
     const char *isa;
     uint32_t threads, block_tokens;
     uint32_t n_heads, n_kv_heads, d_k, d_v, window;
-    qn_kv_codec codec;
+    qn_kv_codec k_codec, v_codec;
+    bool decoded; /* store in float32 what the codecs give back */
     float softcap;
     bool sinks;
 } setup;
@@ -56,6 +91,7 @@ typedef struct rig {
     qn_run *run;
     qn_tensor sinks;
     uint32_t *blocks[MAX_ITEMS]; /* table of each sequence */
+    size_t block_bytes;
 } rig;
 
 static bool open_rig(rig *g, const setup *s)
@@ -67,10 +103,11 @@ static bool open_rig(rig *g, const setup *s)
         assert_int_equal(err.code, QN_UNSUPPORTED);
         return false;
     }
-    qn_kv_layer layers[3] = {{.n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
+    qn_kv_layer layers[3] = {{.n_kv_heads = 1, .d_k = 16, .d_v = 16, .k_codec = {QN_KV_F16}},
                              {.n_kv_heads = s->n_kv_heads, .d_k = s->d_k, .d_v = s->d_v,
-                              .codec = s->codec},
-                             {.n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
+                              .k_codec = s->k_codec, .v_codec = s->v_codec},
+                             {.n_kv_heads = 2, .d_k = 32, .d_v = 16, .k_codec = codecs[6]}};
+    if (s->decoded) layers[1].k_codec = layers[1].v_codec = codecs[0];
     qn_kv_spec spec = {.block_tokens = s->block_tokens, .n_groups = 1, .n_layers = 3,
                        .layers = layers};
     spec.groups[0] = (qn_kv_group){s->window ? QN_KV_SLIDING : QN_KV_FULL, s->window};
@@ -78,6 +115,7 @@ static bool open_rig(rig *g, const setup *s)
     assert_int_equal(g->dev->ops->kv_new(g->dev, &spec, &n_blocks, &g->kv, &err), QN_OK);
     /* Every sequence owns blocks in a scrambled order; all memory starts as NaN. */
     size_t bytes = g->dev->ops->kv_block_bytes(g->dev, &spec, 0);
+    g->block_bytes = bytes;
     uint8_t *poison = malloc(bytes);
     memset(poison, 0xFF, bytes);
     uint32_t each = n_blocks / MAX_ITEMS, used = 2048 / s->block_tokens;
@@ -153,6 +191,10 @@ static uint32_t step(rig *g, const chunk *c, uint32_t n, float **out)
     uint32_t qc = s->n_heads * s->d_k, kc = s->n_kv_heads * s->d_k, vc = s->n_kv_heads * s->d_v;
     float *q = random_rows(1, c, n, rows, qc), *k = random_rows(2, c, n, rows, kc);
     float *v = random_rows(3, c, n, rows, vc);
+    for (uint32_t i = 0; s->decoded && i < rows * s->n_kv_heads; i++) {
+        decode(k + (size_t)i * s->d_k, s->d_k, s->k_codec);
+        decode(v + (size_t)i * s->d_v, s->d_v, s->v_codec);
+    }
     ops->begin(g->run, &b, g->kv);
     ops->kv_write(g->run, 1, host(k, rows, kc), host(v, rows, vc));
     if (out) {
@@ -180,8 +222,20 @@ static void fill(rig *g, uint32_t seq, uint32_t n)
 
 /* ---- the reference ---- */
 
+/* What KV head kh stores of stream 2 (keys) or 3 (values) for n positions: [n, d]. */
+static float *stored(uint32_t stream, uint32_t seq, uint32_t kh, uint32_t n, uint32_t d,
+                     qn_kv_codec c)
+{
+    float *x = malloc((size_t)n * d * sizeof *x);
+    for (uint32_t j = 0; j < n; j++) {
+        for (uint32_t i = 0; i < d; i++) x[j * d + i] = value_at(stream, seq, j, kh * d + i);
+        decode(x + (size_t)j * d, d, c);
+    }
+    return x;
+}
+
 /* Output of one head at one position in double precision, and a bound of our error per element:
- * with u = 2^-24, a score is off by ds <= (d_k + 4) u sum|q k| scale (plus rounding of the
+ * with u = 2^-24, a score is off by ds <= (d_k + 6) u sum|q k| scale (plus rounding of the
  * softcap), which moves a probability by a factor within 1 +- 2 ds; exp, the sums over n keys and
  * the merges of the splits add (n + 64) u. The sum over keys of p |v| turns that into an absolute
  * bound. */
@@ -190,17 +244,18 @@ static void reference(const setup *s, uint32_t seq, uint32_t pos, uint32_t h, do
 {
     uint32_t n = pos + 1, j0 = s->window && n > s->window ? n - s->window : 0;
     uint32_t kh = h / (s->n_heads / s->n_kv_heads);
+    float *k = stored(2, seq, kh, n, s->d_k, s->k_codec);
+    float *values = stored(3, seq, kh, n, s->d_v, s->v_codec);
     double *p = malloc(n * sizeof *p), max = s->sinks ? value_at(9, 0, 0, h) : -INFINITY, ds = 0;
     for (uint32_t j = j0; j < n; j++) {
         double dot = 0, mass = 0;
         for (uint32_t d = 0; d < s->d_k; d++) {
-            double t = (double)value_at(1, seq, pos, h * s->d_k + d) *
-                       rounded(value_at(2, seq, j, kh * s->d_k + d), s->codec);
+            double t = (double)value_at(1, seq, pos, h * s->d_k + d) * k[j * s->d_k + d];
             dot += t, mass += fabs(t);
         }
         p[j] = dot * scale_of(s);
         if (s->softcap > 0) p[j] = tanh(p[j] / s->softcap) * s->softcap;
-        double e = (s->d_k + 4) * 0x1p-24 * mass * scale_of(s) + 6 * 0x1p-24 * s->softcap;
+        double e = (s->d_k + 6) * 0x1p-24 * mass * scale_of(s) + 6 * 0x1p-24 * s->softcap;
         if (e > ds) ds = e;
         if (p[j] > max) max = p[j];
     }
@@ -209,13 +264,13 @@ static void reference(const setup *s, uint32_t seq, uint32_t pos, uint32_t h, do
     for (uint32_t d = 0; d < s->d_v; d++) {
         double out = 0, mass = 0;
         for (uint32_t j = j0; j < n; j++) {
-            double v = rounded(value_at(3, seq, j, kh * s->d_v + d), s->codec);
+            double v = values[j * s->d_v + d];
             out += p[j] / sum * v, mass += p[j] / sum * fabs(v);
         }
         y[d] = out;
         bound[d] = (2 * ds + (n - j0 + 64) * 0x1p-24) * mass * 2;
     }
-    free(p);
+    free(p), free(k), free(values);
 }
 
 static double worst; /* largest error / bound, for the printed summary */
@@ -229,9 +284,9 @@ static void check_row(const setup *s, const float *out, uint32_t seq, uint32_t p
             double e = fabs(out[h * s->d_v + d] - y[d]);
             if (e / bound[d] > worst) worst = e / bound[d];
             if (!(e <= bound[d])) {
-                fail_msg("%s d %u/%u H %u/%u codec %d window %u pos %u head %u: %.9g, not %.9g",
-                         s->isa, s->d_k, s->d_v, s->n_heads, s->n_kv_heads, (int)s->codec,
-                         s->window, pos, h, (double)out[h * s->d_v + d], y[d]);
+                fail_msg("%s d %u/%u H %u/%u codecs %d %d window %u pos %u head %u: %.9g, not %.9g",
+                         s->isa, s->d_k, s->d_v, s->n_heads, s->n_kv_heads, (int)s->k_codec.form,
+                         (int)s->v_codec.form, s->window, pos, h, (double)out[h * s->d_v + d], y[d]);
             }
         }
     }
@@ -244,14 +299,15 @@ static const uint32_t lengths[] = {1, 15, 16, 17, 255, 256, 257, 600};
 static setup random_setup(uint32_t i)
 {
     static const uint32_t heads[][2] = {{1, 1}, {4, 2}, {3, 1}, {8, 2}, {8, 1}, {9, 3}, {2, 2}};
-    static const uint32_t dims[][2] = {{16, 16}, {64, 64}, {80, 80}, {96, 96}, {128, 128},
-                                       {256, 256}, {48, 32}, {20, 24}, {1, 1}};
+    static const uint32_t dims[10][2] = {{16, 16}, {64, 64}, {80, 80}, {96, 96}, {128, 128},
+                                       {256, 256}, {48, 32}, {32, 64}, {1, 1}, {20, 24}};
     static const uint32_t windows[] = {0, 0, 1, 16, 100, 256, 300};
     setup s = {.threads = 1 + i % 3, .block_tokens = 16u << i % 5, .window = windows[i * 5 % 7],
-               .codec = (qn_kv_codec)(i % 3), .softcap = i % 4 == 3 ? 5.0f : 0,
-               .sinks = i % 5 == 2};
+               .softcap = i % 4 == 3 ? 5.0f : 0, .sinks = i % 5 == 2};
     s.n_heads = heads[i % 7][0], s.n_kv_heads = heads[i % 7][1];
-    s.d_k = dims[i * 4 % 9][0], s.d_v = dims[i * 4 % 9][1];
+    s.d_k = dims[i * 3 % 10][0], s.d_v = dims[i * 3 % 10][1];
+    s.k_codec = codec_for(i * 2 + i / 9, s.d_k);
+    s.v_codec = i % 3 ? codec_for(i * 2 + i / 9, s.d_v) : codec_for(i, s.d_v);
     return s;
 }
 
@@ -315,14 +371,34 @@ static float *in_chunks(const setup *s, uint32_t total, const uint32_t *sizes, u
     return all;
 }
 
+/* Over codes, the result is that of float32 over what the codes stand for, bit for bit. */
+static void codes_mean_their_values(void **state)
+{
+    (void)state;
+    static const uint32_t singles[] = {1, 1, 1, 200, 7, 1, 64};
+    for (uint32_t i = 0; i < 27; i++) {
+        setup s = {.threads = 2, .block_tokens = 32, .n_heads = i % 2 ? 4 : 3,
+                   .n_kv_heads = i % 2 ? 1 : 3, .d_k = 128, .d_v = 64, .window = i % 4 ? 0 : 70,
+                   .isa = isas[i % 3]};
+        s.k_codec = codec_for(i / 3, s.d_k), s.v_codec = codec_for(i / 3 + i % 3, s.d_v);
+        float *a = in_chunks(&s, 300, singles, 7, true);
+        s.decoded = true;
+        float *b = in_chunks(&s, 300, singles, 7, true);
+        if (a) assert_memory_equal(a, b, 300u * s.n_heads * s.d_v * sizeof *a);
+        free(a), free(b);
+    }
+}
+
 static void chunks_do_not_matter(void **state)
 {
     (void)state;
     static const uint32_t once[] = {1024}, singles[] = {1}, mixed[] = {17, 1, 2, 230, 3, 5, 1, 64};
-    for (uint32_t i = 0; i < 6; i++) {
+    for (uint32_t i = 0; i < 2 * N_CODECS; i++) {
         setup s = {.threads = 2, .block_tokens = 32, .n_heads = i % 2 ? 3 : 4,
-                   .n_kv_heads = i % 2 ? 3 : 2, .d_k = 48, .d_v = 80, .window = i < 3 ? 0 : 70,
-                   .codec = (qn_kv_codec)(i % 3), .sinks = i == 4, .isa = isas[i % 3]};
+                   .n_kv_heads = i % 2 ? 3 : 2, .d_k = 48, .d_v = 80,
+                   .window = i < N_CODECS ? 0 : 70, .sinks = i == 4, .isa = isas[i % 3]};
+        if (i % N_CODECS > 2) s.d_k = 64, s.d_v = 32;
+        s.k_codec = codec_for(i, s.d_k), s.v_codec = codec_for(i, s.d_v);
         float *a = in_chunks(&s, 300, once, 1, false), *b = in_chunks(&s, 300, singles, 1, false);
         float *c = in_chunks(&s, 300, mixed, 8, true);
         size_t bytes = 300u * s.n_heads * s.d_v * sizeof *a;
@@ -342,7 +418,7 @@ static void blocks_and_threads_do_not_matter(void **state)
     for (uint32_t i = 0; i < 15; i++) {
         setup s = {.threads = 1 + i / 5, .block_tokens = 16u << i % 5, .n_heads = 6,
                    .n_kv_heads = 2,
-                   .d_k = 64, .d_v = 64, .codec = QN_KV_BF16};
+                   .d_k = 64, .d_v = 64, .k_codec = codecs[3], .v_codec = codecs[6]};
         rig g;
         assert_true(open_rig(&g, &s));
         chunk c[2] = {{0, 4500, 1}, {3, 700, 5}};
@@ -367,7 +443,7 @@ static void rounds_do_not_matter(void **state)
     for (uint32_t threads = 1; threads <= 3; threads += 2) {
         setup s = {.threads = threads, .block_tokens = 256, .n_heads = 64, .n_kv_heads = 1,
                    .d_k = 16,
-                   .d_v = 1024, .codec = QN_KV_F16, .sinks = true};
+                   .d_v = 1024, .k_codec = codecs[1], .v_codec = codecs[6], .sinks = true};
         rig g;
         assert_true(open_rig(&g, &s));
         chunk c = {0, 16383, 1};
@@ -416,19 +492,14 @@ static void blocks_can_be_moved(void **state)
 {
     (void)state;
     setup s = {.threads = 1, .block_tokens = 16, .n_heads = 2, .n_kv_heads = 1, .d_k = 20,
-               .d_v = 24,
-               .codec = QN_KV_F16};
+               .d_v = 32, .k_codec = codecs[1], .v_codec = codecs[6]};
     rig g;
     assert_true(open_rig(&g, &s));
     fill(&g, 0, 39);
     chunk c = {0, 39, 1};
     float *before, *after;
     step(&g, &c, 1, &before);
-    qn_kv_layer layers[3] = {{.n_kv_heads = 1, .d_k = 16, .d_v = 16, .codec = QN_KV_F16},
-                             {.n_kv_heads = 1, .d_k = 20, .d_v = 24, .codec = QN_KV_F16},
-                             {.n_kv_heads = 2, .d_k = 16, .d_v = 16, .codec = QN_KV_F32}};
-    qn_kv_spec spec = {.block_tokens = 16, .n_groups = 1, .n_layers = 3, .layers = layers};
-    void *host_block = malloc(g.dev->ops->kv_block_bytes(g.dev, &spec, 0));
+    void *host_block = malloc(g.block_bytes);
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t to = g.blocks[1][i];
         if (i == 1) {
@@ -441,9 +512,32 @@ static void blocks_can_be_moved(void **state)
     }
     free(host_block);
     step(&g, &c, 1, &after);
-    assert_memory_equal(before, after, 2 * 24 * sizeof *before);
+    assert_memory_equal(before, after, 2 * 32 * sizeof *before);
     free(before), free(after);
     close_rig(&g);
+}
+
+/* A block takes exactly what its codecs say (spec engine 3.12): d*(bits/8 + 4/group) bytes a head
+ * with 16-bit scales. */
+static void blocks_have_the_size_of_their_codecs(void **state)
+{
+    (void)state;
+    qn_err err = {0};
+    qn_device *dev;
+    assert_int_equal(qn_device_open(&dev, &(qn_device_opts){.n_threads = 1}, &err), QN_OK);
+    static const struct { qn_kv_codec codec; size_t bytes; } want[] = {
+        {{QN_KV_F32, 0, QN_F32}, 4096},     {{QN_KV_BF16, 0, QN_BF16}, 2048},
+        {{QN_KV_Q8, 64, QN_BF16}, 1088},    {{QN_KV_Q8, 32, QN_BF16}, 1152},
+        {{QN_KV_Q4, 64, QN_F16}, 576},      {{QN_KV_Q4, 32, QN_BF16}, 640},
+        {{QN_KV_Q4, 128, QN_BF16}, 544}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        qn_kv_layer l = {.n_kv_heads = 4, .d_k = 128, .d_v = 128, .k_codec = want[i].codec,
+                         .v_codec = want[i].codec};
+        qn_kv_spec spec = {.block_tokens = 64, .n_groups = 1, .n_layers = 1, .layers = &l};
+        assert_int_equal(dev->ops->kv_block_bytes(dev, &spec, 0), 64 * want[i].bytes);
+        assert_int_equal(qn_kv_layer_bytes(&l), want[i].bytes);
+    }
+    dev->ops->close(dev);
 }
 
 static void bad_specs_are_refused(void **state)
@@ -452,14 +546,17 @@ static void bad_specs_are_refused(void **state)
     qn_err err = {0};
     qn_device *dev;
     assert_int_equal(qn_device_open(&dev, &(qn_device_opts){.n_threads = 1}, &err), QN_OK);
-    static const struct { uint32_t block, group, d_k, d_v; int codec; } bad[] = {
-        {8, 0, 64, 64, QN_KV_F16},  {48, 0, 64, 64, QN_KV_F16}, {512, 0, 64, 64, QN_KV_F16},
-        {64, 1, 64, 64, QN_KV_F16}, {64, 0, 0, 64, QN_KV_F16},  {64, 0, 64, 1025, QN_KV_F16},
-        {64, 0, 64, 64, 3}};
+    static const struct { uint32_t block, group, d_k, d_v; int form; uint32_t q_group; } bad[] = {
+        {8, 0, 64, 64, QN_KV_F16, 0},  {48, 0, 64, 64, QN_KV_F16, 0},
+        {512, 0, 64, 64, QN_KV_F16, 0}, {64, 1, 64, 64, QN_KV_F16, 0},
+        {64, 0, 0, 64, QN_KV_F16, 0},  {64, 0, 64, 1025, QN_KV_F16, 0},
+        {64, 0, 64, 64, 5, 0},         {64, 0, 64, 64, QN_KV_Q8, 16},
+        {64, 0, 64, 80, QN_KV_Q8, 32}, {64, 0, 96, 64, QN_KV_Q4, 64}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         qn_kv_layer l = {.group = bad[i].group, .n_kv_heads = 2, .d_k = bad[i].d_k,
-                         .d_v = bad[i].d_v,
-                         .codec = (qn_kv_codec)bad[i].codec};
+                         .d_v = bad[i].d_v};
+        l.k_codec = (qn_kv_codec){(qn_kv_form)bad[i].form, bad[i].q_group, QN_BF16};
+        l.v_codec = l.k_codec;
         qn_kv_spec spec = {.block_tokens = bad[i].block, .n_groups = 1, .n_layers = 1,
                            .layers = &l};
         qn_kv *kv;
@@ -476,11 +573,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_reference),
+        cmocka_unit_test(codes_mean_their_values),
         cmocka_unit_test(chunks_do_not_matter),
         cmocka_unit_test(blocks_and_threads_do_not_matter),
         cmocka_unit_test(rounds_do_not_matter),
         cmocka_unit_test(a_dominant_key_wins),
         cmocka_unit_test(blocks_can_be_moved),
+        cmocka_unit_test(blocks_have_the_size_of_their_codecs),
         cmocka_unit_test(bad_specs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,7 +227,7 @@ static void attend_case(const rig *g)
     uint32_t h = (uint32_t)g->n[0], hk = (uint32_t)g->n[1], d = (uint32_t)g->n[2],
              past = (uint32_t)g->n[3];
     uint32_t window = (uint32_t)g->n[4], n_blocks[QN_MAX_KV_GROUPS] = {N_BLOCKS};
-    qn_kv_layer layers[2] = {{0}, {.n_kv_heads = hk, .d_k = d, .d_v = d, .codec = QN_KV_BF16}};
+    qn_kv_layer layers[2] = {{0}, {.n_kv_heads = hk, .d_k = d, .d_v = d}};
     qn_kv_spec spec = {
         .block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 2, .layers = layers};
     spec.groups[0] = (qn_kv_group){window ? QN_KV_SLIDING : QN_KV_FULL, window};

@@ -166,7 +166,8 @@ static bool split_partial(const attend *w, const unit *u, uint32_t s, const thre
 {
     if (!split_rows(w, u, s, r0, r1, t->lo, t->hi)) return false;
     qn_attend_job job = {
-        .codec = w->layer->codec,
+        .k_codec = w->layer->k_codec,
+        .v_codec = w->layer->v_codec,
         .n_rows = *r1 - *r0,
         .d_k = w->layer->d_k,
         .v_ld = w->place->v_ld,

@@ -11,8 +11,16 @@
  * Nothing depends on which rows are computed together. Keys outside a row's range are never used,
  * whatever their memory holds.
  *
- * Keys lie in tiles of 16 positions, transposed: element (d, lane) of a tile at d*16 + lane, so
- * that 16 scores grow side by side. Values lie as rows of v_ld elements.
+ * Keys lie in tiles of 16 positions, transposed, so that 16 scores grow side by side; values as rows
+ * of v_ld elements. A tile of n = d_k or v_ld elements a position:
+ *   not quantized  keys: element d of position `lane` at d*16 + lane; values: at lane*n + d
+ *   Q8             the same with one byte codes, then the tables
+ *   Q4             keys: byte (d/2)*16 + lane has d even in its low half, d odd in the high half;
+ *                  values: byte (lane*n + d)/2, d even in the low half; then the tables
+ *   tables         scales [n/group][16 positions], then biases, of the codec's type
+ * A byte belongs to one position, so positions can be written by different threads. A quantized
+ * element is fma(scale, code, bias) in float32, rounded once: the sums above are the same as over
+ * float32 elements of these values.
  */
 #ifndef QN_COMPUTE_CPU_ATTEND_H
 #define QN_COMPUTE_CPU_ATTEND_H
@@ -35,14 +43,14 @@ typedef struct qn_attend_part {
 
 /* Rows (query heads of one KV head, at one or more positions) times one split. */
 typedef struct qn_attend_job {
-    qn_kv_codec codec;
+    qn_kv_codec k_codec, v_codec;
     uint32_t n_rows;          /* 1 .. QN_ATTEND_ROWS */
     uint32_t d_k, v_ld;       /* v_ld: the value head size rounded up to 16 */
     float softcap;            /* 0: none */
     const float *q;           /* [n_rows, d_k], multiplied by the scale */
     const uint32_t *lo, *hi;  /* [n_rows] visible keys lo <= j < hi of the split; lo < hi */
-    const void *k[QN_SPLIT_TILES]; /* tile t: [d_k, 16] elements of the codec */
-    const void *v[QN_SPLIT_TILES]; /* tile t: [16, v_ld]; tiles that no row sees are not read, but
+    const void *k[QN_SPLIT_TILES]; /* tile t of keys */
+    const void *v[QN_SPLIT_TILES]; /* tile t of values; tiles that no row sees are not read, but
                                     * their pointers must not be NULL */
     float *p;                 /* scratch [n_rows, QN_KV_SPLIT] */
     qn_attend_part out;

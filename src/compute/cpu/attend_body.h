@@ -10,18 +10,80 @@
 #include "compute/cpu/attend.h"
 #include "compute/cpu/v16_math.h"
 
-/* 16 elements of a key or value tile. */
-V16_INLINE v16 load_kv(const void *base, size_t at, const qn_kv_codec codec)
+#define QUANTIZED(form) ((form) == QN_KV_Q8 || (form) == QN_KV_Q4)
+
+enum { MAX_TABLE = 1024 / 32 * QN_KV_TILE }; /* scales of a tile */
+
+/* Bytes of n elements or codes. */
+V16_INLINE size_t form_bytes(const qn_kv_form form, size_t n)
 {
-    switch (codec) {
-    case QN_KV_F32: return v16_load((const float *)base + at);
-    case QN_KV_F16: return v16_load_f16((const uint16_t *)base + at);
-    case QN_KV_BF16: return v16_load_bf16((const uint16_t *)base + at);
+    switch (form) {
+    case QN_KV_F32: return n * 4;
+    case QN_KV_F16:
+    case QN_KV_BF16: return n * 2;
+    case QN_KV_Q8: return n;
+    case QN_KV_Q4: return n / 2;
     }
     QN_UNREACHABLE();
 }
 
-V16_INLINE uint32_t element_bytes(const qn_kv_codec codec) { return codec == QN_KV_F32 ? 4 : 2; }
+/* 16 elements of a tile that is not quantized. */
+V16_INLINE v16 load_plain(const void *tile, size_t at, const qn_kv_form form)
+{
+    if (form == QN_KV_F32) return v16_load((const float *)tile + at);
+    if (form == QN_KV_F16) return v16_load_f16((const uint16_t *)tile + at);
+    return v16_load_bf16((const uint16_t *)tile + at);
+}
+
+/* The 16 positions' scales (part 0) or biases (part 1) of group g of a quantized tile with n
+ * elements a position. */
+static v16 load_table(const void *tile, qn_kv_codec c, const qn_kv_form form, uint32_t n,
+                      uint32_t part, uint32_t g)
+{
+    const uint8_t *tables = (const uint8_t *)tile + form_bytes(form, (size_t)n * QN_KV_TILE);
+    size_t at = ((size_t)part * (n / c.group) + g) * QN_KV_TILE;
+    if (c.scales == QN_F32) return v16_load((const float *)(const void *)tables + at);
+    const uint16_t *half = (const uint16_t *)(const void *)tables + at;
+    return c.scales == QN_F16 ? v16_load_f16(half) : v16_load_bf16(half);
+}
+
+/* Element d of the 16 keys of a tile; the group's scales and biases when it is quantized. */
+V16_INLINE v16 load_key(const void *tile, uint32_t d, const qn_kv_form form, v16 scale, v16 bias)
+{
+    const uint8_t *codes = tile;
+    size_t at = (size_t)d * QN_KV_TILE;
+    if (form == QN_KV_Q8) return v16_fma(scale, v16_load_u8(codes + at), bias);
+    if (form == QN_KV_Q4)
+        return v16_fma(scale, v16_load_half_bytes(codes + d / 2 * QN_KV_TILE, d % 2), bias);
+    return load_plain(tile, at, form);
+}
+
+/* A value tile's scales and biases in float32: [group][position]. */
+typedef struct table {
+    uint32_t group;
+    float scale[MAX_TABLE], bias[MAX_TABLE];
+} table;
+
+static void load_tables(table *t, const qn_attend_job *job, const void *tile, const qn_kv_form form)
+{
+    t->group = job->v_codec.group;
+    for (uint32_t g = 0; g < job->v_ld / t->group; g++) {
+        v16_store(t->scale + g * QN_KV_TILE, load_table(tile, job->v_codec, form, job->v_ld, 0, g));
+        v16_store(t->bias + g * QN_KV_TILE, load_table(tile, job->v_codec, form, job->v_ld, 1, g));
+    }
+}
+
+/* Elements d .. d+15 of the value at `lane` of a tile. */
+V16_INLINE v16 load_value(const void *tile, uint32_t lane, uint32_t v_ld, uint32_t d,
+                          const qn_kv_form form, const table *t)
+{
+    size_t at = (size_t)lane * v_ld + d;
+    if (!QUANTIZED(form)) return load_plain(tile, at, form);
+    const uint8_t *codes = tile;
+    v16 code = form == QN_KV_Q8 ? v16_load_u8(codes + at) : v16_load_u4(codes + at / 2);
+    uint32_t i = d / t->group * QN_KV_TILE + lane;
+    return v16_fma(v16_set(t->scale[i]), code, v16_set(t->bias[i]));
+}
 
 /* Ask for a line that is read two tiles from now. Into the second level cache: it may be dropped
  * from the first one before its turn. */
@@ -47,20 +109,30 @@ V16_INLINE void tile_range(const qn_attend_job *job, uint32_t r0, uint32_t rows,
  * and the processor's own prefetching stops at every page, so lines are asked for two tiles ahead:
  * of keys, then of the values that follow. */
 V16_INLINE void score_rows(const qn_attend_job *job, uint32_t r0, const uint32_t rows,
-                           const qn_kv_codec codec)
+                           const qn_kv_form form)
 {
-    uint32_t t0, t1;
+    const uint32_t per_line = 64 / form_bytes(form, QN_KV_TILE), stride = form == QN_KV_Q4 ? 2 : 1;
+    uint32_t t0, t1, group = QUANTIZED(form) ? job->k_codec.group : job->d_k;
     tile_range(job, r0, rows, &t0, &t1);
     for (uint32_t t = t0; t < t1; t++) {
         const float *q = job->q + (size_t)r0 * job->d_k;
         const void *ahead = t + 2 < t1 ? job->k[t + 2] : job->v[t + 2 == t1 ? t0 : t1 - 1];
-        v16 a[V16_SCORE_ROWS];
+        v16 a[V16_SCORE_ROWS], scale = v16_set(0.0f), bias = scale;
         for (uint32_t i = 0; i < rows; i++) a[i] = v16_set(0.0f);
-        for (uint32_t d = 0; d < job->d_k; d++) {
-            v16 k = load_kv(job->k[t], (size_t)d * 16, codec);
-            if (rows <= 4) fetch_ahead(ahead, (size_t)d * 16 * element_bytes(codec));
-            for (uint32_t i = 0; i < rows; i++)
-                a[i] = v16_fma(v16_set(q[(size_t)i * job->d_k + d]), k, a[i]);
+        for (uint32_t g = 0, d = 0; d < job->d_k; g++) {
+            if (QUANTIZED(form)) {
+                scale = load_table(job->k[t], job->k_codec, form, job->d_k, 0, g);
+                bias = load_table(job->k[t], job->k_codec, form, job->d_k, 1, g);
+            }
+            for (uint32_t end = d + group; d < end; d += stride) {
+                if (rows <= 4 && d % per_line == 0)
+                    fetch_ahead(ahead, form_bytes(form, (size_t)d * QN_KV_TILE));
+                for (uint32_t e = 0; e < stride; e++) {
+                    v16 k = load_key(job->k[t], d + e, form, scale, bias);
+                    for (uint32_t i = 0; i < rows; i++)
+                        a[i] = v16_fma(v16_set(q[(size_t)i * job->d_k + d + e]), k, a[i]);
+                }
+            }
         }
         float *p = job->p + (size_t)r0 * QN_KV_SPLIT + t * QN_KV_TILE;
         for (uint32_t i = 0; i < rows; i++) v16_store(p + (size_t)i * QN_KV_SPLIT, a[i]);
@@ -68,17 +140,17 @@ V16_INLINE void score_rows(const qn_attend_job *job, uint32_t r0, const uint32_t
 }
 
 /* Block sizes are constants here, so that the accumulators are registers. */
-V16_INLINE void score_all(const qn_attend_job *job, const qn_kv_codec codec)
+V16_INLINE void score_all(const qn_attend_job *job, const qn_kv_form form)
 {
     for (uint32_t r = 0; r < job->n_rows;) {
         uint32_t left = job->n_rows - r;
         uint32_t rows = left >= V16_SCORE_ROWS ? V16_SCORE_ROWS : left >= 4 ? 4 : left;
         switch (rows) {
-        case 1: score_rows(job, r, 1, codec); break;
-        case 2: score_rows(job, r, 2, codec); break;
-        case 3: score_rows(job, r, 3, codec); break;
-        case 4: score_rows(job, r, 4, codec); break;
-        default: score_rows(job, r, V16_SCORE_ROWS, codec); break;
+        case 1: score_rows(job, r, 1, form); break;
+        case 2: score_rows(job, r, 2, form); break;
+        case 3: score_rows(job, r, 3, form); break;
+        case 4: score_rows(job, r, 4, form); break;
+        default: score_rows(job, r, V16_SCORE_ROWS, form); break;
         }
         r += rows;
     }
@@ -111,7 +183,8 @@ static void soften_row(const qn_attend_job *job, uint32_t r)
 
 /* acc[row][d0 .. d0+16*vecs) += p[row][j] * v[j] for j0 <= j < j1 of one tile, ascending. */
 V16_INLINE void value_rows(const qn_attend_job *job, uint32_t r0, const uint32_t rows, uint32_t d0,
-                           const uint32_t vecs, uint32_t j0, uint32_t j1, const qn_kv_codec codec)
+                           const uint32_t vecs, uint32_t j0, uint32_t j1, const qn_kv_form form,
+                           const table *tables)
 {
     uint32_t t = j0 / QN_KV_TILE;
     const void *tile = job->v[t], *ahead = job->v[t + 2 < QN_SPLIT_TILES ? t + 2 : t];
@@ -122,11 +195,11 @@ V16_INLINE void value_rows(const qn_attend_job *job, uint32_t r0, const uint32_t
         for (uint32_t c = 0; c < vecs; c++)
             a[i][c] = v16_load(acc + (size_t)i * job->v_ld + 16 * c);
     for (uint32_t j = j0; j < j1; j++) {
-        size_t at = (size_t)(j % QN_KV_TILE) * job->v_ld + d0;
-        for (uint32_t c = 0; c < 16 * vecs * element_bytes(codec); c += 64)
-            fetch_ahead(ahead, at * element_bytes(codec) + c);
+        size_t at = form_bytes(form, (size_t)(j % QN_KV_TILE) * job->v_ld + d0);
+        for (uint32_t c = 0; c < form_bytes(form, 16 * vecs); c += 64) fetch_ahead(ahead, at + c);
         v16 v[V16_PV_VECS];
-        for (uint32_t c = 0; c < vecs; c++) v[c] = load_kv(tile, at + 16 * c, codec);
+        for (uint32_t c = 0; c < vecs; c++)
+            v[c] = load_value(tile, j % QN_KV_TILE, job->v_ld, d0 + 16 * c, form, tables);
         for (uint32_t i = 0; i < rows; i++) {
             v16 x = v16_set(p[(size_t)i * QN_KV_SPLIT + j]);
             for (uint32_t c = 0; c < vecs; c++) a[i][c] = v16_fma(x, v[c], a[i][c]);
@@ -140,25 +213,27 @@ V16_INLINE void value_rows(const qn_attend_job *job, uint32_t r0, const uint32_t
 /* The same over the whole width of v and any keys, tile by tile: values are read in the order they
  * lie in. */
 V16_INLINE void value_width(const qn_attend_job *job, uint32_t r0, const uint32_t rows, uint32_t j0,
-                            uint32_t j1, const qn_kv_codec codec)
+                            uint32_t j1, const qn_kv_form form)
 {
+    table tables;
     for (uint32_t j = j0, end; j < j1; j = end) {
         uint32_t d = 0, next = (j / QN_KV_TILE + 1) * QN_KV_TILE;
         end = next < j1 ? next : j1;
+        if (QUANTIZED(form)) load_tables(&tables, job, job->v[j / QN_KV_TILE], form);
         for (; d + 16 * V16_PV_VECS <= job->v_ld; d += 16 * V16_PV_VECS)
-            value_rows(job, r0, rows, d, V16_PV_VECS, j, end, codec);
-        for (; d < job->v_ld; d += 16) value_rows(job, r0, rows, d, 1, j, end, codec);
+            value_rows(job, r0, rows, d, V16_PV_VECS, j, end, form, &tables);
+        for (; d < job->v_ld; d += 16) value_rows(job, r0, rows, d, 1, j, end, form, &tables);
     }
 }
 
-V16_INLINE void value_codec(const qn_attend_job *job, uint32_t r0, uint32_t rows, uint32_t j0,
-                            uint32_t j1, const qn_kv_codec codec)
+V16_INLINE void value_form(const qn_attend_job *job, uint32_t r0, uint32_t rows, uint32_t j0,
+                           uint32_t j1, const qn_kv_form form)
 {
     switch (rows) {
-    case 1: value_width(job, r0, 1, j0, j1, codec); return;
-    case 2: value_width(job, r0, 2, j0, j1, codec); return;
-    case 3: value_width(job, r0, 3, j0, j1, codec); return;
-    default: value_width(job, r0, V16_PV_ROWS, j0, j1, codec); return;
+    case 1: value_width(job, r0, 1, j0, j1, form); return;
+    case 2: value_width(job, r0, 2, j0, j1, form); return;
+    case 3: value_width(job, r0, 3, j0, j1, form); return;
+    default: value_width(job, r0, V16_PV_ROWS, j0, j1, form); return;
     }
 }
 
@@ -166,10 +241,12 @@ V16_INLINE void value_codec(const qn_attend_job *job, uint32_t r0, uint32_t rows
 static void value_span(const qn_attend_job *job, uint32_t r0, uint32_t rows, uint32_t j0,
                        uint32_t j1)
 {
-    switch (job->codec) {
-    case QN_KV_F32: value_codec(job, r0, rows, j0, j1, QN_KV_F32); return;
-    case QN_KV_F16: value_codec(job, r0, rows, j0, j1, QN_KV_F16); return;
-    case QN_KV_BF16: value_codec(job, r0, rows, j0, j1, QN_KV_BF16); return;
+    switch (job->v_codec.form) {
+    case QN_KV_F32: value_form(job, r0, rows, j0, j1, QN_KV_F32); return;
+    case QN_KV_F16: value_form(job, r0, rows, j0, j1, QN_KV_F16); return;
+    case QN_KV_BF16: value_form(job, r0, rows, j0, j1, QN_KV_BF16); return;
+    case QN_KV_Q8: value_form(job, r0, rows, j0, j1, QN_KV_Q8); return;
+    case QN_KV_Q4: value_form(job, r0, rows, j0, j1, QN_KV_Q4); return;
     }
     QN_UNREACHABLE();
 }
@@ -195,10 +272,12 @@ static void value_block(const qn_attend_job *job, uint32_t r0, uint32_t rows)
 
 void QN_ISA(qn_attend_split)(const qn_attend_job *job)
 {
-    switch (job->codec) {
+    switch (job->k_codec.form) {
     case QN_KV_F32: score_all(job, QN_KV_F32); break;
     case QN_KV_F16: score_all(job, QN_KV_F16); break;
     case QN_KV_BF16: score_all(job, QN_KV_BF16); break;
+    case QN_KV_Q8: score_all(job, QN_KV_Q8); break;
+    case QN_KV_Q4: score_all(job, QN_KV_Q4); break;
     }
     for (uint32_t r = 0; r < job->n_rows; r++) soften_row(job, r);
     memset(job->out.acc, 0, (size_t)job->n_rows * job->v_ld * sizeof(float));

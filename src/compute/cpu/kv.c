@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "format/dtype.h"
+#include "format/quant.h"
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
@@ -16,10 +17,9 @@ static size_t place_layers(const qn_kv_spec *spec, uint32_t group, qn_kv_place *
     for (uint32_t i = 0; i < spec->n_layers; i++) {
         const qn_kv_layer *l = &spec->layers[i];
         if (l->group != group || l->n_kv_heads == 0) continue;
-        size_t element = qn_kv_codec_size(l->codec);
         qn_kv_place p = {.v_ld = (l->d_v + 15) & ~15u};
-        p.k_tile = QN_KV_TILE * l->d_k * element;
-        p.v_tile = QN_KV_TILE * p.v_ld * element;
+        p.k_tile = QN_KV_TILE * qn_kv_codec_bytes(l->k_codec, l->d_k);
+        p.v_tile = QN_KV_TILE * qn_kv_codec_bytes(l->v_codec, p.v_ld);
         p.k_head = spec->block_tokens / QN_KV_TILE * p.k_tile;
         p.v_head = spec->block_tokens / QN_KV_TILE * p.v_tile;
         p.k = at;
@@ -34,29 +34,6 @@ size_t qn_cpu_kv_block_bytes(const qn_device *d, const qn_kv_spec *spec, uint32_
 {
     (void)d;
     return place_layers(spec, group, NULL);
-}
-
-static qn_code check_spec(const qn_kv_spec *spec, qn_err *err)
-{
-    uint32_t bt = spec->block_tokens;
-    if (bt < QN_KV_TILE || bt > QN_KV_SPLIT || (bt & (bt - 1)))
-        return qn_err_set(err, QN_UNSUPPORTED,
-                          "KV blocks of %u tokens: a power of two from 16 to 256 is needed", bt);
-    for (uint32_t i = 0; i < spec->n_layers; i++) {
-        const qn_kv_layer *l = &spec->layers[i];
-        if (l->n_kv_heads == 0) continue;
-        if (l->group >= spec->n_groups)
-            return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: group %u of only %u", i, l->group,
-                              spec->n_groups);
-        if (l->codec > QN_KV_BF16)
-            return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: not supported yet: codec %d", i,
-                              (int)l->codec);
-        if (!l->d_k || !l->d_v || l->d_k > QN_CPU_MAX_HEAD || l->d_v > QN_CPU_MAX_HEAD)
-            return qn_err_set(err, QN_UNSUPPORTED,
-                              "KV layer %u: head sizes %u and %u, from 1 to %d are supported", i,
-                              l->d_k, l->d_v, QN_CPU_MAX_HEAD);
-    }
-    return QN_OK;
 }
 
 static qn_code map_pools(qn_kv *kv, const uint32_t *n_blocks, qn_err *err)
@@ -85,7 +62,7 @@ qn_code qn_cpu_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_bl
 {
     (void)d;
     *out = NULL;
-    qn_code rc = check_spec(spec, err);
+    qn_code rc = qn_kv_spec_check(spec, QN_CPU_MAX_HEAD, err);
     if (rc) return rc;
     qn_kv *kv = calloc(1, sizeof *kv);
     if (!kv) return qn_err_set(err, QN_NOMEM, "out of memory for the KV cache");
@@ -152,24 +129,87 @@ typedef struct write_job {
     qn_tensor k, v;
 } write_job;
 
-/* Encode n elements: the bits of the codec at dst. */
-static void encode(void *dst, qn_kv_codec codec, const float *src, uint32_t n)
+/* Store n floats as elements of a form that is not quantized. */
+static void narrow(void *dst, qn_kv_form form, const float *src, uint32_t n)
 {
     static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
-    qn_narrow(dst, types[codec], src, n);
+    qn_narrow(dst, types[form], src, n);
+}
+
+/* Scale and bias of each of a head's groups into column `lane` of the tile's tables. */
+static void write_scales(uint8_t *tables, uint32_t lane, qn_kv_codec c, const float *scale,
+                         const float *bias, uint32_t n_groups)
+{
+    size_t size = qn_dtype_size(c.scales);
+    uint8_t *biases = tables + QN_KV_TILE * n_groups * size;
+    for (uint32_t g = 0; g < n_groups; g++) {
+        size_t at = (g * QN_KV_TILE + lane) * size;
+        qn_narrow(tables + at, c.scales, &scale[g], 1);
+        qn_narrow(biases + at, c.scales, &bias[g], 1);
+    }
+}
+
+typedef struct encoded {
+    uint8_t codes[QN_CPU_MAX_HEAD];
+    float scale[QN_CPU_MAX_GROUPS], bias[QN_CPU_MAX_GROUPS];
+} encoded;
+
+static void encode(encoded *e, qn_kv_codec c, const float *x, uint32_t n)
+{
+    qn_affine_encode(qn_kv_form_bits(c.form), c.group, x, n, e->codes, e->scale, e->bias);
+}
+
+static void write_key_codes(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x, uint32_t n)
+{
+    encoded e;
+    encode(&e, c, x, n);
+    if (c.form == QN_KV_Q8) {
+        for (uint32_t d = 0; d < n; d++) tile[d * QN_KV_TILE + lane] = e.codes[d];
+    } else {
+        for (uint32_t d = 0; d < n; d += 2)
+            tile[d / 2 * QN_KV_TILE + lane] = (uint8_t)(e.codes[d] | e.codes[d + 1] << 4);
+    }
+    uint8_t *tables = tile + QN_KV_TILE * n * qn_kv_form_bits(c.form) / 8;
+    write_scales(tables, lane, c, e.scale, e.bias, n / c.group);
+}
+
+static void write_value_codes(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x,
+                              uint32_t n)
+{
+    encoded e;
+    encode(&e, c, x, n);
+    size_t row_bytes = n * qn_kv_form_bits(c.form) / 8;
+    uint8_t *row = tile + lane * row_bytes;
+    if (c.form == QN_KV_Q8) {
+        memcpy(row, e.codes, n);
+    } else {
+        for (uint32_t d = 0; d < n; d += 2)
+            row[d / 2] = (uint8_t)(e.codes[d] | e.codes[d + 1] << 4);
+    }
+    write_scales(tile + QN_KV_TILE * row_bytes, lane, c, e.scale, e.bias, n / c.group);
 }
 
 /* One key head into column `lane` of its tile. */
-static void write_key(uint8_t *tile, uint32_t lane, qn_kv_codec codec, const float *x, uint32_t n)
+static void write_key(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x, uint32_t n)
 {
-    if (codec == QN_KV_F32) {
+    if (qn_kv_quantized(c)) {
+        write_key_codes(tile, lane, c, x, n);
+    } else if (c.form == QN_KV_F32) {
         float *t = (float *)(void *)tile;
-        for (uint32_t d = 0; d < n; d++) t[d * 16 + lane] = x[d];
-        return;
+        for (uint32_t d = 0; d < n; d++) t[d * QN_KV_TILE + lane] = x[d];
+    } else {
+        uint16_t half[QN_CPU_MAX_HEAD], *t = (uint16_t *)(void *)tile;
+        narrow(half, c.form, x, n);
+        for (uint32_t d = 0; d < n; d++) t[d * QN_KV_TILE + lane] = half[d];
     }
-    uint16_t half[QN_CPU_MAX_HEAD], *t = (uint16_t *)(void *)tile;
-    encode(half, codec, x, n);
-    for (uint32_t d = 0; d < n; d++) t[d * 16 + lane] = half[d];
+}
+
+/* One value head into row `lane` of its tile; a row has v_ld elements. */
+static void write_value(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x, uint32_t n,
+                        uint32_t v_ld)
+{
+    if (qn_kv_quantized(c)) write_value_codes(tile, lane, c, x, n);
+    else narrow(tile + lane * qn_kv_codec_bytes(c, v_ld), c.form, x, n);
 }
 
 /* All heads of one batch row at its position. */
@@ -182,12 +222,11 @@ static void write_row(const write_job *w, const qn_item *item, uint32_t row)
     uint8_t *block = qn_cpu_kv_block(kv, item, l->group, pos);
     uint32_t tile = pos % kv->spec.block_tokens / QN_KV_TILE, lane = pos % QN_KV_TILE;
     const float *k = qn_cpu_row(w->k, row), *v = qn_cpu_row(w->v, row);
-    size_t v_row = p->v_tile / QN_KV_TILE;
     for (uint32_t h = 0; h < l->n_kv_heads; h++) {
         uint8_t *keys = block + p->k + h * p->k_head + tile * p->k_tile;
-        uint8_t *values = block + p->v + h * p->v_head + tile * p->v_tile + lane * v_row;
-        write_key(keys, lane, l->codec, k + (size_t)h * l->d_k, l->d_k);
-        encode(values, l->codec, v + (size_t)h * l->d_v, l->d_v);
+        uint8_t *values = block + p->v + h * p->v_head + tile * p->v_tile;
+        write_key(keys, lane, l->k_codec, k + (size_t)h * l->d_k, l->d_k);
+        write_value(values, lane, l->v_codec, v + (size_t)h * l->d_v, l->d_v, p->v_ld);
     }
 }
 

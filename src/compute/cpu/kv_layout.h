@@ -1,10 +1,11 @@
 /* kv_layout.h - where keys and values lie in the blocks of the CPU device.
  *
  * A block holds block_tokens positions of every layer of its group. In it, layers ascending:
- *   keys    per KV head, per tile of 16 positions: [d_k][16] elements (transposed, attend.h)
- *   values  per KV head: [block_tokens][v_ld] elements, v_ld = d_v rounded up to 16, the rest unused
- * of the layer's codec (float32, float16 or bfloat16); each of the two starts at a multiple of 64
- * bytes. A layer without KV takes no room.
+ *   keys    per KV head, per tile of 16 positions: a key tile (attend.h)
+ *   values  per KV head, per tile of 16 positions: a value tile of rows of v_ld elements, v_ld = d_v
+ *           rounded up to 16, the rest unused
+ * each by its codec; each of the two starts at a multiple of 64 bytes. A layer without KV takes no
+ * room.
  */
 #ifndef QN_COMPUTE_CPU_KV_LAYOUT_H
 #define QN_COMPUTE_CPU_KV_LAYOUT_H
@@ -12,7 +13,10 @@
 #include "compute/cpu/attend.h"
 #include "compute/cpu/cpu.h"
 
-enum { QN_CPU_MAX_HEAD = 1024 }; /* elements of a key or value head */
+enum {
+    QN_CPU_MAX_HEAD = 1024,                       /* elements of a key or value head */
+    QN_CPU_MAX_GROUPS = QN_CPU_MAX_HEAD / 32      /* scales of a quantized head */
+};
 
 /* A layer inside its group's blocks; bytes. */
 typedef struct qn_kv_place {
@@ -31,9 +35,6 @@ struct qn_kv {
     uint8_t *states;    /* [n_states] slots of state_bytes; recurrent.c has the layout */
     size_t state_bytes;
 };
-
-/* Bytes of one element (no failure). */
-static inline size_t qn_kv_codec_size(qn_kv_codec c) { return c == QN_KV_F32 ? 4 : 2; }
 
 /* The block of `item` that holds position `pos` in group g; stops the process when the item's table
  * does not cover it (no failure). */

@@ -58,6 +58,34 @@ V16_INLINE v16 v16_load_bf16(const uint16_t *p)
     return (v16){v16_half_bf16(p), v16_half_bf16(p + 8)};
 }
 
+V16_INLINE v16 v16_from_u8(__m128i x)
+{
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+}
+
+/* The low or the high halves of 16 bytes. */
+V16_INLINE __m128i v16_halves(__m128i x, uint32_t high)
+{
+    return _mm_and_si128(high ? _mm_srli_epi16(x, 4) : x, _mm_set1_epi8(15));
+}
+
+V16_INLINE v16 v16_load_u8(const uint8_t *p)
+{
+    return v16_from_u8(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+V16_INLINE v16 v16_load_half_bytes(const uint8_t *p, uint32_t high)
+{
+    return v16_from_u8(v16_halves(_mm_loadu_si128((const __m128i *)(const void *)p), high));
+}
+
+V16_INLINE v16 v16_load_u4(const uint8_t *p)
+{
+    __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return v16_from_u8(_mm_unpacklo_epi8(v16_halves(x, 0), v16_halves(x, 1)));
+}
+
 V16_INLINE v16 v16_add(v16 x, v16 y) { return V16_BOTH(_mm256_add_ps, y); }
 V16_INLINE v16 v16_sub(v16 x, v16 y) { return V16_BOTH(_mm256_sub_ps, y); }
 V16_INLINE v16 v16_mul(v16 x, v16 y) { return V16_BOTH(_mm256_mul_ps, y); }

@@ -39,6 +39,33 @@ V16_INLINE v16 v16_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
 
+V16_INLINE v16 v16_from_u8(__m128i x)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x));
+}
+
+/* The low or the high halves of 16 bytes. */
+V16_INLINE __m128i v16_halves(__m128i x, uint32_t high)
+{
+    return _mm_and_si128(high ? _mm_srli_epi16(x, 4) : x, _mm_set1_epi8(15));
+}
+
+V16_INLINE v16 v16_load_u8(const uint8_t *p)
+{
+    return v16_from_u8(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+V16_INLINE v16 v16_load_half_bytes(const uint8_t *p, uint32_t high)
+{
+    return v16_from_u8(v16_halves(_mm_loadu_si128((const __m128i *)(const void *)p), high));
+}
+
+V16_INLINE v16 v16_load_u4(const uint8_t *p)
+{
+    __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return v16_from_u8(_mm_unpacklo_epi8(v16_halves(x, 0), v16_halves(x, 1)));
+}
+
 V16_INLINE v16 v16_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
 V16_INLINE v16 v16_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
 V16_INLINE v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }

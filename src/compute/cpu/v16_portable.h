@@ -35,6 +35,15 @@ V16_INLINE void v16_store_n(float *p, v16 x, uint32_t n) { memcpy(p, x.f, n * si
 V16_INLINE v16 v16_load_f16(const uint16_t *p) { V16_EACH(qn_f16_f32(p[i])); }
 V16_INLINE v16 v16_load_bf16(const uint16_t *p) { V16_EACH(qn_bf16_f32(p[i])); }
 
+/* 16 one byte codes; 16 half byte codes: the low (high 0) or high halves of 16 bytes, or of 8 bytes
+ * the low and the high half in turn. */
+V16_INLINE v16 v16_load_u8(const uint8_t *p) { V16_EACH((float)p[i]); }
+V16_INLINE v16 v16_load_half_bytes(const uint8_t *p, uint32_t high)
+{
+    V16_EACH((float)(p[i] >> 4 * high & 15));
+}
+V16_INLINE v16 v16_load_u4(const uint8_t *p) { V16_EACH((float)(p[i / 2] >> 4 * (i % 2) & 15)); }
+
 V16_INLINE v16 v16_add(v16 a, v16 b) { V16_EACH(a.f[i] + b.f[i]); }
 V16_INLINE v16 v16_sub(v16 a, v16 b) { V16_EACH(a.f[i] - b.f[i]); }
 V16_INLINE v16 v16_mul(v16 a, v16 b) { V16_EACH(a.f[i] * b.f[i]); }

@@ -29,29 +29,6 @@ size_t qn_ref_kv_block_bytes(const qn_device *d, const qn_kv_spec *spec, uint32_
     return place_layers(spec, group, NULL) * sizeof(float);
 }
 
-static qn_code check_spec(const qn_kv_spec *spec, qn_err *err)
-{
-    uint32_t bt = spec->block_tokens;
-    if (bt < QN_REF_KEY_TILE || bt > QN_KV_SPLIT || (bt & (bt - 1)))
-        return qn_err_set(err, QN_UNSUPPORTED,
-                          "KV blocks of %u tokens: a power of two from 16 to 256 is needed", bt);
-    for (uint32_t i = 0; i < spec->n_layers; i++) {
-        const qn_kv_layer *l = &spec->layers[i];
-        if (l->n_kv_heads == 0) continue;
-        if (l->group >= spec->n_groups)
-            return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: group %u of only %u", i, l->group,
-                              spec->n_groups);
-        if (l->codec > QN_KV_BF16)
-            return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: not supported yet: codec %d", i,
-                              (int)l->codec);
-        if (!l->d_k || !l->d_v || l->d_k > QN_REF_MAX_HEAD || l->d_v > QN_REF_MAX_HEAD)
-            return qn_err_set(err, QN_UNSUPPORTED,
-                              "KV layer %u: head sizes %u and %u, from 1 to %d are supported", i,
-                              l->d_k, l->d_v, QN_REF_MAX_HEAD);
-    }
-    return QN_OK;
-}
-
 static qn_code map_pools(qn_kv *kv, const uint32_t *n_blocks, qn_err *err)
 {
     for (uint32_t g = 0; g < kv->spec.n_groups; g++) {
@@ -81,7 +58,7 @@ qn_code qn_ref_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t *n_bl
 {
     (void)d;
     *out = NULL;
-    qn_code rc = check_spec(spec, err);
+    qn_code rc = qn_kv_spec_check(spec, QN_REF_MAX_HEAD, err);
     if (rc) return rc;
     qn_kv *kv = calloc(1, sizeof *kv);
     if (!kv) return qn_err_set(err, QN_NOMEM, "out of memory for the KV cache");

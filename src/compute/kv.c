@@ -1,0 +1,68 @@
+/* kv.c - sizes of KV codecs, and the checks of a spec that all devices share. */
+#include "compute/kv.h"
+
+enum { LEAST_BLOCK = 16 };
+
+bool qn_kv_quantized(qn_kv_codec c) { return c.form == QN_KV_Q8 || c.form == QN_KV_Q4; }
+
+uint32_t qn_kv_form_bits(qn_kv_form f)
+{
+    static const uint8_t bits[] = {32, 16, 16, 8, 4};
+    return bits[f];
+}
+
+size_t qn_kv_codec_bytes(qn_kv_codec c, size_t n)
+{
+    size_t bytes = n * qn_kv_form_bits(c.form) / 8;
+    return qn_kv_quantized(c) ? bytes + n / c.group * 2 * qn_dtype_size(c.scales) : bytes;
+}
+
+size_t qn_kv_layer_bytes(const qn_kv_layer *l)
+{
+    return l->n_kv_heads *
+           (qn_kv_codec_bytes(l->k_codec, l->d_k) + qn_kv_codec_bytes(l->v_codec, l->d_v));
+}
+
+static qn_code check_codec(uint32_t layer, const char *what, qn_kv_codec c, uint32_t head,
+                           qn_err *err)
+{
+    if ((unsigned)c.form > QN_KV_Q4)
+        return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: not supported yet: codec %d", layer,
+                          (int)c.form);
+    if (!qn_kv_quantized(c)) return QN_OK;
+    if (c.group != 32 && c.group != 64 && c.group != 128)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "KV layer %u: groups of %u; 32, 64 and 128 are supported", layer,
+                          c.group);
+    if (head % c.group)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "KV layer %u: %s heads of %u elements are not whole groups of %u; choose "
+                          "another group size, or no KV quantization", layer, what, head, c.group);
+    return QN_OK;
+}
+
+static qn_code check_layer(const qn_kv_spec *spec, uint32_t i, uint32_t max_head, qn_err *err)
+{
+    const qn_kv_layer *l = &spec->layers[i];
+    if (l->n_kv_heads == 0) return QN_OK;
+    if (l->group >= spec->n_groups)
+        return qn_err_set(err, QN_UNSUPPORTED, "KV layer %u: group %u of only %u", i, l->group,
+                          spec->n_groups);
+    if (!l->d_k || !l->d_v || l->d_k > max_head || l->d_v > max_head)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "KV layer %u: head sizes %u and %u, from 1 to %u are supported", i,
+                          l->d_k, l->d_v, max_head);
+    qn_code rc = check_codec(i, "key", l->k_codec, l->d_k, err);
+    return rc ? rc : check_codec(i, "value", l->v_codec, l->d_v, err);
+}
+
+qn_code qn_kv_spec_check(const qn_kv_spec *spec, uint32_t max_head, qn_err *err)
+{
+    uint32_t bt = spec->block_tokens;
+    if (bt < LEAST_BLOCK || bt > QN_KV_SPLIT || (bt & (bt - 1)))
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "KV blocks of %u tokens: a power of two from 16 to 256 is needed", bt);
+    qn_code rc = QN_OK;
+    for (uint32_t i = 0; !rc && i < spec->n_layers; i++) rc = check_layer(spec, i, max_head, err);
+    return rc;
+}
