@@ -34,14 +34,13 @@ static json_t *prompt_cache(qn_server *s, const qn_engine_stats *now)
     return j;
 }
 
-static const char *codec_name(qn_kv_codec codec)
+/* "bf16", "kv8", or "k8v4" where keys and values differ. */
+static void codec_name(char *out, size_t bytes, const qn_kv_layer *l)
 {
-    switch (codec) {
-    case QN_KV_F32: return "f32";
-    case QN_KV_F16: return "f16";
-    case QN_KV_BF16: return "bf16";
-    }
-    return "other";
+    static const char *const names[] = {"f32", "f16", "bf16", "kv8", "kv4"};
+    uint32_t k = qn_kv_form_bits(l->k_codec.form), v = qn_kv_form_bits(l->v_codec.form);
+    if (l->k_codec.form == l->v_codec.form) snprintf(out, bytes, "%s", names[l->k_codec.form]);
+    else snprintf(out, bytes, "k%uv%u", k, v);
 }
 
 /* What the KV cache is made of: layers by codec, and by what they see. */
@@ -49,22 +48,25 @@ static json_t *kv_layers(const qn_kv_spec *kv)
 {
     json_t *layers = json_object();
     uint32_t n_global = 0, n_sliding = 0;
-    const char *mode = NULL;
+    char name[16], first[16] = "", mode[32];
+    bool mixed = false;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         const qn_kv_layer *l = &kv->layers[i];
         if (!l->n_kv_heads) continue;
-        const char *name = codec_name(l->codec);
+        codec_name(name, sizeof name, l);
         json_int_t n = json_integer_value(json_object_get(layers, name));
         json_object_set_new(layers, name, json_integer(n + 1));
-        if (!mode) mode = name;
-        else if (strcmp(mode, name)) mode = "mixed";
+        if (!first[0]) memcpy(first, name, sizeof first);
+        else if (strcmp(first, name)) mixed = true;
         if (kv->groups[l->group].rule == QN_KV_SLIDING) n_sliding++;
         else n_global++;
     }
     json_t *attention = json_object(), *j = json_object();
     put_int(attention, "global", n_global);
     put_int(attention, "sliding_window", n_sliding);
-    json_object_set_new(j, "mode", json_string(mode ? mode : "none"));
+    snprintf(mode, sizeof mode, "%s%s", first[0] == 'k' ? "uniform-" : "",
+             first[0] ? first : "none");
+    json_object_set_new(j, "mode", json_string(mixed ? "mixed (kv_config.json)" : mode));
     json_object_set_new(j, "layers", layers);
     json_object_set_new(j, "attention", attention);
     return j;
