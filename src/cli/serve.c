@@ -95,6 +95,7 @@ static qn_server_opts read_server_opts(const qn_args *args, const keys *k,
                                        const json_t *template_args)
 {
     size_t n_origins;
+    const char *reasoning = qn_arg_str(args, "reasoning-field");
     return (qn_server_opts){
         .host = qn_arg_str(args, "host"),
         .port = (uint16_t)qn_arg_int(args, "port"),
@@ -102,6 +103,9 @@ static qn_server_opts read_server_opts(const qn_args *args, const keys *k,
         .api_keys = k->list,
         .allowed_origins = qn_arg_words(args, "allowed-origins", &n_origins),
         .template_args = template_args,
+        .reasoning_field = !strcmp(reasoning, "both")        ? QN_REASONING_BOTH
+                           : !strcmp(reasoning, "reasoning") ? QN_REASONING_PLAIN
+                                                             : QN_REASONING_CONTENT,
         .body_limit_bytes = qn_arg_bytes(args, "body-limit"),
         .memory_budget_bytes = qn_arg_bytes(args, "memory-budget"),
         .metrics_prefix = qn_arg_str(args, "metrics-prefix"),
@@ -275,6 +279,12 @@ static const qn_opt request_opts[] = {
     {.name = "thinking",
      .kind = QN_OPT_SWITCH,
      .help = "ask the chat template for thinking, or for none; without it: the template's own way"},
+    {.name = "reasoning-field",
+     .kind = QN_OPT_ENUM,
+     .dflt = "both",
+     .choices = "both|reasoning|reasoning_content",
+     .arg = "NAME",
+     .help = "the reasoning's name in chat replies: reasoning, reasoning_content or both"},
     {.name = "prompt-cache",
      .kind = QN_OPT_SIZE,
      .size_rule = QN_SIZE_GIB,

@@ -1,9 +1,7 @@
 /* reply.h - a reply's text: tokens in, whole UTF-8 out, cut at stop strings.
  *
- * Text is held back while it is an incomplete character or could be the start of a stop string; a
- * stop string is never partly shown. Matching is on the text, across token boundaries, and does not
- * depend on how the text was cut into tokens: the stop string that is complete first wins, the
- * longest among those that end at the same character. As in mlx-lm, special tokens give no text and
+ * Text is held back while it is an incomplete character or could be the start of a stop string
+ * (stops.h): matching is on the text, across token boundaries. As in mlx-lm, special tokens give no text and
  * one leading space of the whole reply is dropped.
  * Threads: one thread at a time.
  */
@@ -14,10 +12,9 @@
 #include <stddef.h>
 
 #include "core/buf.h"
+#include "engine/stops.h"
 #include "text/detok.h"
 #include "text/tokenizer.h"
-
-enum { QN_MAX_STOPS = 16, QN_MAX_STOP_BYTES = 256 };
 
 typedef struct qn_reply qn_reply;
 

@@ -27,7 +27,10 @@
 
 typedef struct qn_exchange qn_exchange;
 
-enum { QN_MAX_NEWLINE = 4 }; /* tokens of a newline */
+enum {
+    QN_MAX_NEWLINE = 4, /* tokens of a newline */
+    QN_MAX_WARNINGS = 4 /* Warning headers of a reply */
+};
 
 /* One protocol surface: JSON in, engine request out; pieces of text in, wire bytes out. Prepare
  * runs in the preparing thread; the others with the exchange locked, and append to x->out. */
@@ -64,15 +67,20 @@ typedef enum qn_phase {
 /* A generation's own state, part of its exchange. */
 typedef struct qn_generation {
     json_t *body;         /* the request; strings in `fields` point into it */
+    json_t *chat;         /* the same in the chat form (chat_prompt.h), or NULL */
+    json_t *tools;        /* the tools of a chat request, or NULL; `output` points to them */
+    const char *warnings[QN_MAX_WARNINGS]; /* [n_warnings] headers; constant texts */
+    size_t n_warnings;
     qn_arena arena;
     qn_fields fields;
     qn_ids prompt;
     uint32_t max_tokens;  /* clamped to the context */
+    qn_output output;     /* what the reply may hold besides text */
     qn_gen *handle;       /* the engine's; NULL before submit */
     qn_pieces pieces;
     char id[48];          /* "chatcmpl-..." */
     int64_t created;      /* seconds since 1970 */
-    const char *finish;   /* finish_reason once known */
+    const char *finish;   /* finish_reason once known: stop, length, tool_calls, error */
     qn_gen_stats stats;   /* once done */
     size_t n_chars_out;   /* characters of the reply behind the last logprobs */
     double ttft_ms;       /* from the request to the first token; 0 before */
@@ -214,10 +222,6 @@ bool qn_guard_is_loopback(const char *host);
 /* ---- the surfaces ---- */
 
 extern const qn_protocol qn_openai_chat, qn_openai_completions;
-
-/* Append the rendered prompt of a chat body, x->gen.body. Returns false with *e filled. Errors: 400
- * with param, 500 without memory. */
-bool qn_openai_chat_text(qn_exchange *x, qn_buf *text, qn_http_error *e);
 
 /* ---- pages ---- */
 

@@ -60,7 +60,7 @@ static bool submit(qn_exchange *x, qn_http_error *e)
     req.sampling.special = x->server->special;
     req.sampling.n_special = x->server->n_special;
     qn_err err = {0};
-    if (qn_pieces_init(&g->pieces, loaded->tok, g->fields.stops, g->fields.n_stops,
+    if (qn_pieces_init(&g->pieces, loaded->tok, &g->output, g->fields.stops, g->fields.n_stops,
                        g->fields.logprobs, &err)) {
         return qn_fail_err(e, &err, "stop");
     }
@@ -175,6 +175,8 @@ void qn_generation_release(qn_generation *g)
     qn_pieces_release(&g->pieces);
     qn_ids_release(&g->prompt);
     qn_arena_release(&g->arena);
+    json_decref(g->tools);
+    json_decref(g->chat);
     json_decref(g->body);
     memset(g, 0, sizeof *g);
 }
@@ -194,6 +196,12 @@ static void fail_run(qn_exchange *x)
     }
 }
 
+static void give_pieces(qn_exchange *x)
+{
+    qn_piece p;
+    while (qn_pieces_next(&x->gen.pieces, &p)) x->route->protocol->piece(x, &p);
+}
+
 static void finish_run(qn_exchange *x, const qn_event *ev)
 {
     qn_generation *g = &x->gen;
@@ -210,16 +218,17 @@ static void finish_run(qn_exchange *x, const qn_event *ev)
         fail_run(x);
         return;
     }
-    qn_pieces_finish(&g->pieces);
-    g->finish = ev->finish == QN_FINISH_LENGTH && !g->pieces.stopped ? "length" : "stop";
+    qn_pieces_finish(&g->pieces, ev->finish == QN_FINISH_LENGTH);
+    if (ev->finish == QN_FINISH_LENGTH && !g->pieces.stopped) g->finish = "length";
+    else g->finish = g->pieces.parts.n_calls ? "tool_calls" : "stop";
     qn_metrics_finished(&x->server->metrics, g->finish, &g->stats, g->ttft_ms,
                         qn_now_ms() - x->start_ms);
-    qn_piece p;
     if (!x->stream) {
         x->route->protocol->reply(x);
         return;
     }
-    if (qn_pieces_next(&g->pieces, &p)) x->route->protocol->piece(x, &p);
+    qn_piece p;
+    give_pieces(x);
     qn_pieces_rest(&g->pieces, &p);
     x->route->protocol->end(x, &p);
     x->phase = QN_PHASE_REPLY;
@@ -235,8 +244,7 @@ static void take_token(qn_exchange *x, const qn_event *ev)
     if (g->pieces.stopped) return;
     qn_pieces_token(&g->pieces, ev);
     if (g->pieces.stopped) qn_gen_cancel(g->handle);
-    qn_piece p;
-    if (x->stream && qn_pieces_next(&g->pieces, &p)) x->route->protocol->piece(x, &p);
+    if (x->stream) give_pieces(x);
 }
 
 static void take_events(qn_exchange *x)

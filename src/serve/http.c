@@ -209,6 +209,9 @@ static void add_common_headers(qn_exchange *x, struct MHD_Response *r)
     if (x->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     if (x->status == 429 || x->status == 503) MHD_add_response_header(r, "Retry-After", "1");
     else if (x->status >= 400 && x->status != 408) MHD_add_response_header(r, "x-should-retry", "false");
+    for (size_t i = 0; i < x->gen.n_warnings; i++) {
+        MHD_add_response_header(r, "Warning", x->gen.warnings[i]);
+    }
 }
 
 static enum MHD_Result queue(qn_exchange *x, struct MHD_Response *r)

@@ -19,3 +19,17 @@ void qn_uuid4(char out[37])
         p += snprintf(p, 3, "%02x", b[i]);
     }
 }
+
+void qn_call_id(char out[QN_CALL_ID], bool is_short)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    uint8_t b[12];
+    qn_check(getrandom(b, sizeof b, 0) == (ssize_t)sizeof b);
+    if (is_short) {
+        for (int i = 0; i < 9; i++) out[i] = letters[b[i] % (sizeof letters - 1)];
+        out[9] = '\0';
+        return;
+    }
+    char *p = out + snprintf(out, QN_CALL_ID, "call_");
+    for (size_t i = 0; i < sizeof b; i++) p += snprintf(p, 3, "%02x", b[i]);
+}

@@ -2,8 +2,16 @@
 #ifndef QN_SERVE_IDS_H
 #define QN_SERVE_IDS_H
 
+#include <stdbool.h>
+
 /* A random UUID, version 4, as 36 characters and a NUL (no failure; aborts if the system has no
  * random bytes). */
 void qn_uuid4(char out[37]);
+
+enum { QN_CALL_ID = 32 };
+
+/* A random id of a tool call: "call_" and 24 hex digits, or nine letters and digits where the
+ * model's template wants those (no failure; aborts as qn_uuid4). */
+void qn_call_id(char out[QN_CALL_ID], bool is_short);
 
 #endif

@@ -205,3 +205,18 @@ bool qn_messages_join_system(json_t *messages)
     for (size_t i = 1; i < n; i++) json_array_remove(messages, 1);
     return true;
 }
+
+bool qn_messages_drop_call_content(json_t *messages)
+{
+    size_t i;
+    json_t *message;
+    bool dropped = false;
+    json_array_foreach(messages, i, message) {
+        bool calls = json_array_size(json_object_get(message, "tool_calls")) > 0;
+        if (!calls || !json_object_get(message, "thinking")) continue;
+        if (!json_string_length(json_object_get(message, "content"))) continue;
+        json_object_set_new(message, "content", json_string(""));
+        dropped = true;
+    }
+    return dropped;
+}

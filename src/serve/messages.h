@@ -20,4 +20,8 @@ bool qn_messages_normalize(json_t *messages, const char *model_id, qn_http_error
  * that take only one. Returns false if there were fewer than two (no failure). */
 bool qn_messages_join_system(json_t *messages);
 
+/* Empty the content of assistant messages that have thinking and tool calls, for templates that do
+ * not take both. Returns false if there was none (no failure). */
+bool qn_messages_drop_call_content(json_t *messages);
+
 #endif

@@ -24,11 +24,13 @@ json_t *qn_openai_head(const qn_exchange *x, const char *object)
 
 json_t *qn_openai_usage(const qn_exchange *x)
 {
-    json_int_t prompt = (json_int_t)x->gen.prompt.len, completion = x->gen.pieces.n_tokens;
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens",
-                     completion,
-                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens",
-                     (json_int_t)x->gen.stats.cached_tokens);
+    const qn_pieces *p = &x->gen.pieces;
+    json_int_t prompt = (json_int_t)x->gen.prompt.len, completion = p->n_tokens;
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt,
+                     "completion_tokens", completion, "total_tokens", prompt + completion,
+                     "prompt_tokens_details", "cached_tokens",
+                     (json_int_t)x->gen.stats.cached_tokens, "completion_tokens_details",
+                     "reasoning_tokens", (json_int_t)p->n_reasoning);
 }
 
 /* ---- logprobs ---- */

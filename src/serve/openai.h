@@ -14,8 +14,8 @@ void qn_openai_set_id(qn_exchange *x, const char *prefix);
  * caller owns it. Errors: NULL without memory. */
 json_t *qn_openai_head(const qn_exchange *x, const char *object);
 
-/* {prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details}. Errors: NULL without
- * memory. */
+/* {prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details,
+ * completion_tokens_details}. Errors: NULL without memory. */
 json_t *qn_openai_usage(const qn_exchange *x);
 
 /* {content: [{id, token, bytes, logprob, top_logprobs}]} for samples [n]; null if n is 0.

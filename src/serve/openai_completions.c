@@ -3,6 +3,7 @@
 
 #include "serve/json.h"
 #include "serve/openai.h"
+#include "serve/structured.h"
 
 enum { DEFAULT_MAX_TOKENS = 512 };
 
@@ -81,6 +82,17 @@ static bool check_own_fields(const json_t *body, qn_http_error *e)
     return true;
 }
 
+/* Nothing is asked of the model in words here: the prompt stays what it is. */
+static bool check_structured(qn_generation *g, qn_http_error *e)
+{
+    bool asked;
+    qn_buf words = {0};
+    bool ok = qn_structured_read(g->body, &asked, &words, e);
+    if (ok && asked) g->warnings[g->n_warnings++] = qn_structured_warning;
+    qn_buf_release(&words);
+    return ok;
+}
+
 static bool prepare(qn_exchange *x, qn_http_error *e)
 {
     qn_generation *g = &x->gen;
@@ -89,6 +101,7 @@ static bool prepare(qn_exchange *x, qn_http_error *e)
     if (dflt.max_tokens < 0) dflt.max_tokens = DEFAULT_MAX_TOKENS;
     qn_openai_set_id(x, "cmpl-");
     return qn_fields_check_supported(g->body, e) && check_own_fields(g->body, e) &&
+           check_structured(g, e) &&
            qn_fields_read(&g->fields, g->body, &dflt, loaded->model->info.n_vocab, true, &g->arena,
                           e) &&
            take_prompt(x, e);
@@ -132,10 +145,13 @@ static void end(qn_exchange *x, const qn_piece *rest)
 static void reply(qn_exchange *x)
 {
     qn_pieces *all = &x->gen.pieces;
-    qn_piece p = {.text = all->text.data, .n = all->text.len, .samples = all->samples,
+    qn_buf text = {0};
+    qn_parts_join(&all->parts, QN_PART_TEXT, &text);
+    qn_piece p = {.text = text.data, .n = text.len, .samples = all->samples,
                   .n_samples = all->n_samples};
     json_t *j = qn_openai_head(x, object_name), *choices = json_array();
     json_array_append_new(choices, choice(x, &p, x->gen.finish));
+    qn_buf_release(&text);
     json_object_set_new(j, "choices", choices);
     json_object_set_new(j, "usage", qn_openai_usage(x));
     qn_exchange_reply(x, 200, j);

@@ -3,17 +3,23 @@
 
 #include <stdlib.h>
 
-qn_code qn_pieces_init(qn_pieces *p, const qn_tokenizer *tok, const char *const *stops,
-                       size_t n_stops, bool keep_samples, qn_err *err)
+qn_code qn_pieces_init(qn_pieces *p, const qn_tokenizer *tok, const qn_output *o,
+                       const char *const *stops, size_t n_stops, bool keep_samples, qn_err *err)
 {
+    uint32_t shown[QN_DETOK_MAX_SHOWN];
     p->keep_samples = keep_samples;
-    return qn_reply_new(&p->reply, tok, stops, n_stops, err);
+    qn_code rc = qn_detok_new(&p->detok, tok, QN_DETOK_SKIP_SPECIAL | QN_DETOK_TRIM, err);
+    if (rc) return rc;
+    qn_detok_show(p->detok, shown, qn_output_tokens(o, tok, shown, QN_DETOK_MAX_SHOWN));
+    return qn_markers_new(&p->markers, o, stops, n_stops, &p->parts, err);
 }
 
 void qn_pieces_release(qn_pieces *p)
 {
-    qn_reply_free(p->reply);
-    qn_buf_release(&p->text);
+    qn_detok_free(p->detok);
+    qn_markers_free(p->markers);
+    qn_parts_release(&p->parts);
+    qn_buf_release(&p->fresh);
     free(p->samples);
 }
 
@@ -32,36 +38,93 @@ static void keep_sample(qn_pieces *p, const qn_sample *s)
     p->samples[p->n_samples++] = *s;
 }
 
+static void pass_on(qn_pieces *p)
+{
+    p->stopped = qn_markers_push(p->markers, p->fresh.data, p->fresh.len);
+    p->failed |= p->fresh.failed || p->parts.failed;
+    qn_buf_clear(&p->fresh);
+}
+
+/* Step 11 of the data path. */
 void qn_pieces_token(qn_pieces *p, const qn_event *ev)
 {
     if (p->stopped) return;
     p->n_tokens++;
+    p->n_reasoning += qn_markers_in_reasoning(p->markers) && !ev->is_eos;
     if (p->keep_samples) keep_sample(p, &ev->sample);
-    if (!ev->is_eos) p->stopped = qn_reply_push(p->reply, ev->sample.token, &p->text);
-    p->failed |= p->text.failed;
+    if (ev->is_eos) return;
+    if (qn_detok_push(p->detok, ev->sample.token, &p->fresh, NULL)) p->failed = true;
+    pass_on(p);
 }
 
-void qn_pieces_finish(qn_pieces *p)
+void qn_pieces_finish(qn_pieces *p, bool was_cut)
 {
-    p->stopped = qn_reply_finish(p->reply, &p->text);
-    p->failed |= p->text.failed;
+    if (p->stopped) return;
+    if (qn_detok_finish(p->detok, &p->fresh, NULL)) p->failed = true;
+    pass_on(p);
+    qn_markers_finish(p->markers, was_cut);
+    p->stopped = p->stopped || qn_markers_stop(p->markers);
+    p->failed |= p->parts.failed;
 }
 
 void qn_pieces_rest(qn_pieces *p, qn_piece *out)
 {
-    out->text = "";
-    out->n = 0;
-    out->samples = p->samples ? p->samples + p->n_samples_given : NULL;
-    out->n_samples = p->n_samples - p->n_samples_given;
+    *out = (qn_piece){.text = "",
+                      .samples = p->samples ? p->samples + p->n_samples_given : NULL,
+                      .n_samples = p->n_samples - p->n_samples_given};
     p->n_samples_given = p->n_samples;
+}
+
+/* A piece of the part under the cursor. */
+static bool give(qn_pieces *p, const qn_part *part, qn_piece_kind kind, qn_piece *out)
+{
+    qn_pieces_rest(p, out);
+    out->kind = kind;
+    if (part->kind == QN_PART_CALL) {
+        out->call_index = part->call_index;
+        out->call_id = part->call_id;
+        out->call_name = part->call_name;
+    }
+    if (kind == QN_PIECE_CALL || kind == QN_PIECE_CALL_END) return true;
+    out->text = part->text.data + p->at_byte;
+    out->n = part->text.len - p->at_byte;
+    p->at_byte = part->text.len;
+    return true;
+}
+
+static void next_part(qn_pieces *p)
+{
+    p->at_part++;
+    p->at_byte = 0;
+    p->at_args = false;
 }
 
 bool qn_pieces_next(qn_pieces *p, qn_piece *out)
 {
-    if (p->text.len == p->n_given) return false;
-    qn_pieces_rest(p, out);
-    out->text = p->text.data + p->n_given;
-    out->n = p->text.len - p->n_given;
-    p->n_given = p->text.len;
-    return true;
+    while (!p->failed && p->at_part < p->parts.n) {
+        const qn_part *part = &p->parts.list[p->at_part];
+        if (part->kind == QN_PART_CALL && !p->at_args) {
+            p->at_args = true;
+            return give(p, part, QN_PIECE_CALL, out);
+        }
+        if (p->at_byte < part->text.len) {
+            qn_piece_kind kind = part->kind == QN_PART_CALL     ? QN_PIECE_ARGS
+                                 : part->kind == QN_PART_TEXT ? QN_PIECE_TEXT
+                                                                : QN_PIECE_REASONING;
+            return give(p, part, kind, out);
+        }
+        if (part->kind == QN_PART_CALL) {
+            if (!part->is_closed) return false;
+            next_part(p);
+            return give(p, part, QN_PIECE_CALL_END, out);
+        }
+        if (p->at_part + 1 == p->parts.n) return false; /* may grow */
+        next_part(p);
+    }
+    return false;
+}
+
+const char *qn_pieces_stop(const qn_pieces *p)
+{
+    return qn_markers_stop(p->markers);
 }

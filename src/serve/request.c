@@ -280,43 +280,8 @@ bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults 
 
 /* ---- what is not done yet ---- */
 
-static bool is_plain_text_format(const json_t *v)
-{
-    const char *type = json_string_value(json_object_get(v, "type"));
-    return type && !strcmp(type, "text");
-}
-
-static bool hides_tools(const json_t *body)
-{
-    const char *choice = json_string_value(json_object_get(body, "tool_choice"));
-    return choice && !strcmp(choice, "none");
-}
-
 bool qn_fields_check_supported(const json_t *body, qn_http_error *e)
 {
-    static const char *const grammars[] = {"guided_grammar", "guided_regex", "guided_choice",
-                                           "guided_json",
-                                           "structured_outputs", "grammar", "json_schema"};
-    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
-        if (qn_json_get(body, grammars[i])) {
-            return qn_fail_field(e, grammars[i], "not supported yet: %s (structured output)",
-                                 grammars[i]);
-        }
-    }
-    const json_t *format = qn_json_get(body, "response_format");
-    if (format && !json_is_object(format)) return wrong_type(e, "response_format", "object");
-    if (format && !is_plain_text_format(format)) {
-        return qn_fail_field(e, "response_format",
-                             "not supported yet: response_format other than {\"type\": "
-                                                   "\"text\"} (structured output)");
-    }
-    const json_t *tools = qn_json_get(body, "tools");
-    if (tools && !json_is_array(tools)) return wrong_type(e, "tools", "array");
-    if (json_array_size(tools) && !hides_tools(body)) {
-        return qn_fail_field(e, "tools",
-                             "not supported yet: tools; leave them out or send tool_choice "
-                             "\"none\"");
-    }
     const char *adapter = NULL;
     if (!qn_field_string(body, "adapter", &adapter, e)) return false;
     if (!adapter && !qn_field_string(body, "adapters", &adapter, e)) return false;

@@ -2,8 +2,10 @@
  *
  * What is inside, one file each: http.c (connections, routing, replies), guard.c (who may ask),
  * routes.c (the paths), generation.c (preparing requests, taking the engine's events), request.c and
- * messages.c (fields), pieces.c (tokens to text), openai_*.c (one per protocol surface), models.c
- * (models, health), stats.c and metrics.c (figures), texts.c (tokenizer and template).
+ * messages.c (fields), chat_prompt.c (a chat request to its prompt), pieces.c, markers.c and parts.c
+ * (tokens to the parts of a reply), tool_*.c (how families write tool calls), openai_*.c (one per
+ * protocol surface), models.c (models, health), stats.c and metrics.c (figures), texts.c (tokenizer
+ * and template).
  *
  * The server borrows the engine and the model, which outlive it. It starts three threads of its
  * own: one for connections, one that prepares requests, one that turns events into replies. No
@@ -23,6 +25,13 @@
 
 typedef struct qn_server qn_server;
 
+/* The name of the reasoning in chat replies. */
+typedef enum qn_reasoning_field {
+    QN_REASONING_BOTH = 0,
+    QN_REASONING_PLAIN,  /* reasoning */
+    QN_REASONING_CONTENT /* reasoning_content */
+} qn_reasoning_field;
+
 typedef struct qn_server_opts {
     const char *host;      /* address to listen on; NULL: 127.0.0.1 */
     uint16_t port;         /* 0: any free one */
@@ -39,6 +48,7 @@ typedef struct qn_server_opts {
     uint64_t memory_budget_bytes;       /* what the operator allows; 0: no budget */
     bool budget_binds;                  /* the context is shorter because of that budget */
     const char *metrics_prefix;         /* of the names in /metrics; NULL: "quern:" */
+    qn_reasoning_field reasoning_field; /* names in chat replies */
 } qn_server_opts;
 
 /* Listen and serve. Strings and lists are borrowed until qn_server_stop. Errors: QN_IO (the address

@@ -2,6 +2,7 @@
  * at once: POST /tokenize, /detokenize, /apply-template, /v1/chat/completions/input_tokens. */
 #include <string.h>
 
+#include "serve/chat_prompt.h"
 #include "serve/exchange.h"
 #include "serve/json.h"
 #include "text/chat.h"
@@ -58,7 +59,7 @@ static bool tokens_of(qn_exchange *x, tokenize_opts *o, qn_http_error *e)
     }
     qn_buf text = {0};
     flags |= qn_chat_encode_flags(x->server->opts.loaded->chat);
-    bool ok = qn_openai_chat_text(x, &text, e) &&
+    bool ok = qn_chat_prompt_text(x->server, x->gen.body, &text, e) &&
               encode(x, text.data, text.len, flags, "messages", e);
     qn_buf_release(&text);
     return ok;
@@ -167,7 +168,7 @@ json_t *qn_apply_template(qn_exchange *x, qn_http_error *e)
 {
     qn_buf text = {0};
     json_t *j = NULL;
-    if (qn_openai_chat_text(x, &text, e)) {
+    if (qn_chat_prompt_text(x->server, x->gen.body, &text, e)) {
         j = text_reply(&text, NULL);
         if (!j) no_memory(e);
     }

@@ -11,6 +11,8 @@ struct qn_detok {
     bool started;  /* some text came out: a leading space is no longer first */
     bool byte_level;
     qn_buf held;   /* text that waits: a lone space */
+    uint32_t shown[QN_DETOK_MAX_SHOWN]; /* special tokens that are not skipped */
+    size_t n_shown;
 };
 
 qn_code qn_detok_new(qn_detok **out, const qn_tokenizer *t, unsigned flags, qn_err *err)
@@ -27,6 +29,22 @@ qn_code qn_detok_new(qn_detok **out, const qn_tokenizer *t, unsigned flags, qn_e
     d->byte_level = t->n_decs == 1 && t->decs[0].kind == DEC_BYTE_LEVEL;
     *out = d;
     return QN_OK;
+}
+
+void qn_detok_show(qn_detok *d, const uint32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n && d->n_shown < QN_DETOK_MAX_SHOWN; i++) {
+        d->shown[d->n_shown++] = ids[i];
+    }
+}
+
+static bool is_skipped(const qn_detok *d, uint32_t id)
+{
+    if (!(d->flags & QN_DETOK_SKIP_SPECIAL) || !qn_tokenizer_is_special(d->run.t, id)) return false;
+    for (size_t i = 0; i < d->n_shown; i++) {
+        if (d->shown[i] == id) return false;
+    }
+    return true;
 }
 
 void qn_detok_free(qn_detok *d)
@@ -63,9 +81,7 @@ qn_code qn_detok_push(qn_detok *d, uint32_t id, qn_buf *out, qn_err *err)
     tok_str token;
     const qn_tokenizer *t = d->run.t;
     token.s = qn_tokenizer_token(t, id, &token.n);
-    if (!token.s || (d->flags & QN_DETOK_SKIP_SPECIAL && qn_tokenizer_is_special(t, id))) {
-        return QN_OK;
-    }
+    if (!token.s || is_skipped(d, id)) return QN_OK;
     size_t before = d->held.len;
     d->run.out = &d->held;
     tok_dec_push(&d->run, token);

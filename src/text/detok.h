@@ -18,8 +18,14 @@ enum {
     QN_DETOK_TRIM = 2          /* drop one leading space of the whole text, as mlx-lm does */
 };
 
+enum { QN_DETOK_MAX_SHOWN = 32 };
+
 /* Make a detokenizer. The caller frees it. Errors: QN_NOMEM. */
 qn_code qn_detok_new(qn_detok **out, const qn_tokenizer *t, unsigned flags, qn_err *err);
+
+/* Let these special tokens give their text in spite of QN_DETOK_SKIP_SPECIAL: the marks of tool
+ * calls and thinking. ids [n] are copied; more than QN_DETOK_MAX_SHOWN are ignored (no failure). */
+void qn_detok_show(qn_detok *d, const uint32_t *ids, size_t n);
 
 /* Free; NULL is allowed (no failure). */
 void qn_detok_free(qn_detok *d);

@@ -285,8 +285,8 @@ def test_malformed_bodies(http, path):
     ("logit_bias", {"abc": 1}, "must be a dict of int to float"), ("logit_bias", {"999999999": 1}, "vocabulary"),
     ("seed", "x", "must be of type int"), ("stop", 5, "stop must be of type"), ("messages", [], "messages required"),
     ("messages", "hi", "messages required"), ("messages", [{"role": "user", "content": 5}], "messages[0].content"),
-    ("tools", [{"type": "function", "function": {"name": "f"}}], "not supported yet"),
-    ("response_format", {"type": "json_object"}, "not supported yet"), ("reasoning_effort", "huge", "must be one of"),
+    ("tools", [{"type": "function", "function": {"name": "a b"}}], "the name a b must have"),
+    ("response_format", {"type": "xml"}, "must be text, json_object"), ("reasoning_effort", "huge", "must be one of"),
     ("chat_template_kwargs", [], "must be of type object"),
 ])
 def test_wrong_fields(client, http, field, value, words):

@@ -170,11 +170,6 @@ static void test_refused(void **state)
         {"{\"stop\":\"a\\u0000b\"}", "stop", "NUL", false},
         {"{\"adapter\":\"mine\"}", "adapter", "unknown adapter: mine", false},
         {"{\"adapter\":7}", "adapter", "must be of type string", false},
-        {"{\"tools\":[{}]}", "tools", "not supported yet: tools", false},
-        {"{\"tools\":{}}", "tools", "must be of type array", false},
-        {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format", "not supported yet", false},
-        {"{\"response_format\":\"text\"}", "response_format", "must be of type object", false},
-        {"{\"guided_regex\":\"a\"}", "guided_regex", "not supported yet: guided_regex", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_fields f;
@@ -190,7 +185,6 @@ static void test_accepted_without_effect(void **state)
 {
     (void)state;
     accept("{\"response_format\":{\"type\":\"text\"},\"tools\":[],\"adapter\":\"none\",\"n\":1}", false);
-    accept("{\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\"}", false);
     accept("{\"logit_bias\":{}}", false);
     accept("{\"top_k\":4294967295}", false);
 }
