@@ -40,6 +40,8 @@ FAMILIES = {
         "linear-rope": of("llama", rope_scaling={"type": "linear", "factor": 2.0}),
         "yarn-rope": of("llama", rope_scaling=YARN),
         "window": of("llama", sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
+        "window-edge": of("llama", sliding_window=17, layer_types=["full_attention", "sliding_attention"]),
+        "window-late": of("llama", sliding_window=20, layer_types=["sliding_attention", "full_attention"]),
     },
     "qwen2": {
         "base": of("qwen2", tie_word_embeddings=True, rope_theta=1000000.0),

@@ -4,8 +4,10 @@
     python make.py llama      only that one
 
 Each file holds cases; a case is a recipe (config, tensors, quantization, seed) and mlx-lm's results on it: the
-logits of a 17-token prompt as float32 bits (base64 of little-endian words) and 16 greedy tokens after it. 16-bit
-cases also hold the logits of the same weights with float32 activations, logits_f32.
+logits of a 17-token prompt as float32 bits (base64 of little-endian words) and 16 greedy tokens after it, and hashes
+of the bits of other calls: the prompt in chunks of 7 and 10, the prompt token by token, and each decode step after the
+prompt (the ones that give greedy tokens 1 to 15). 16-bit cases also hold the logits of the same weights with float32
+activations, logits_f32.
 """
 import base64
 import hashlib
@@ -74,6 +76,19 @@ def b64(logits):
     return base64.b64encode(logits.astype("<f4").tobytes()).decode()
 
 
+def hashed(logits):
+    return hashlib.sha256(logits.astype("<f4").tobytes()).hexdigest()[:16]
+
+
+def prompt_in(model, ids, sizes):
+    """The prompt's logits from calls of these sizes."""
+    cache, parts, at = make_prompt_cache(model), [], 0
+    for n in sizes:
+        parts.append(logits_of(model, ids[at:at + n], cache))
+        at += n
+    return np.concatenate(parts)
+
+
 def run(recipe, dtype, n_vocab):
     out = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -84,10 +99,13 @@ def run(recipe, dtype, n_vocab):
         ids = [(7 * i * i + 3 * i + recipe["seed"]) % n_vocab for i in range(N_PROMPT)]
         cache = make_prompt_cache(model)
         logits = logits_of(model, ids, cache)
-        tokens, last = [], logits[-1]
-        for _ in range(N_GREEDY):
+        tokens, decode = [int(np.argmax(logits[-1]))], []
+        while len(tokens) < N_GREEDY:
+            last = logits_of(model, tokens[-1:], cache)
+            decode.append(hashed(last))
             tokens.append(int(np.argmax(last)))
-            last = logits_of(model, tokens[-1:], cache)[-1]
+        out["hashes"] = {"chunked": hashed(prompt_in(model, ids, [7, 10])),
+                         "single": hashed(prompt_in(model, ids, [1] * N_PROMPT)), "decode": decode}
         if dtype != "float32":  # the same weights, everything after them in float32
             model.update(tree_map(lambda p: p.astype(mx.float32) if p.dtype == mx.bfloat16 else p, model.parameters()))
             out["logits_f32"] = b64(logits_of(model, ids, make_prompt_cache(model)))
