@@ -22,6 +22,10 @@ typedef struct qn_item {
     uint32_t state;  /* recurrent state slot, for models that have one */
     const float *given; /* [n_new, E] embeddings of these tokens, as merged from text and media;
                            NULL: the embedding matrix's rows of their ids */
+    /* First position that a reference computes in a call of one token, the ones before in larger
+     * calls; 0: none. For devices that follow the order of a reference's rotating cache; others
+     * ignore it. */
+    uint32_t decode_from;
     /* Block table per KV group: position p lives in block blocks[g][p / block_tokens - first[g]].
      * Covers every position the item may read or write. */
     const uint32_t *blocks[QN_MAX_KV_GROUPS];

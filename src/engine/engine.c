@@ -116,6 +116,16 @@ static void cap_positions(qn_engine *e)
     }
 }
 
+/* May rows share what others computed? Not a recurrent state; and not the keys behind a wrapped
+ * window on `ref`, where they depend on where the other row's prompt ended (qn_item). */
+static bool can_share(const qn_engine *e)
+{
+    if (e->kv.n_states) return false;
+    for (uint32_t g = 0; e->exact && g < e->kv.n_groups; g++)
+        if (e->kv.groups[g].rule == QN_KV_SLIDING) return false;
+    return true;
+}
+
 static qn_code allocate(qn_engine *e, qn_err *err)
 {
     uint32_t n_blocks[QN_MAX_KV_GROUPS] = {0};
@@ -126,7 +136,7 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     if (rc) return rc;
     if ((rc = qn_blocks_new(&e->blocks, e->model->dev, &e->kv, n_blocks, err))) return rc;
     cap_positions(e);
-    if (!e->o.no_prefix_cache && !e->kv.n_states) {
+    if (!e->o.no_prefix_cache && can_share(e)) {
         uint64_t each = 0;
         for (uint32_t g = 0; g < e->kv.n_groups; g++) each += qn_blocks_bytes(e->blocks, g);
         uint64_t most = e->o.prefix_bytes && each ? e->o.prefix_bytes / each + 1 : 0;

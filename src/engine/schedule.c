@@ -198,13 +198,28 @@ static void add_hidden(qn_plan *p, qn_gen *g, const qn_item *it)
     p->batch.n_hidden += p->batch.n_out - n_before;
 }
 
+/* The first position that mlx-lm computes in a call of one token: the prompt's last, and the one
+ * before where that alone is left of its prefill's calls of 2048. A row's own, so that its bits do
+ * not depend on our steps. Position 0 is the same in either order. 0: a row that generates nothing
+ * compares with a plain call of the model. */
+static uint32_t decode_from(const qn_gen *g)
+{
+    enum { PREFILL = 2048 };
+    if (!g->max_tokens) return 0;
+    const uint32_t n = g->n_prompt - 1, from = n % PREFILL == 1 ? n - 1 : n;
+    return from ? from : 1;
+}
+
 static void add_item(qn_engine *e, qn_gen *g)
 {
     qn_plan *p = &e->plan;
     qn_batch *b = &p->batch;
     qn_item *it = &p->items[b->n_items];
-    *it = (qn_item){
-        .row0 = b->n_tokens, .n_new = g->n_planned, .n_past = g->computed, .state = g->state_slot};
+    *it = (qn_item){.row0 = b->n_tokens,
+                    .n_new = g->n_planned,
+                    .n_past = g->computed,
+                    .state = g->state_slot,
+                    .decode_from = decode_from(g)};
     if (g->given && g->computed < g->n_prompt)
         it->given = g->given + (size_t)g->computed * e->model->info.d_model;
     qn_table_view(&g->table, e->blocks, it);

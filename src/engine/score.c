@@ -14,6 +14,7 @@ typedef struct scorer {
     qn_table table;
     qn_run *run;
     uint32_t *pos, *out_rows; /* [n], [max_chunk] */
+    uint32_t decode_from;     /* of the item (qn_item); 0: the last chunk was of several tokens */
 } scorer;
 
 static qn_code check(const qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *o,
@@ -74,7 +75,7 @@ static qn_code run_chunk(scorer *s, const uint32_t *ids, uint32_t first, uint32_
 {
     const qn_ops *ops = s->m->dev->ops;
     if (!qn_table_extend(&s->table, s->blocks, first, n)) QN_UNREACHABLE();
-    qn_item item = {.row0 = 0, .n_new = n, .n_past = first};
+    qn_item item = {.row0 = 0, .n_new = n, .n_past = first, .decode_from = s->decode_from};
     qn_table_view(&s->table, s->blocks, &item);
     qn_batch b = {.n_tokens = n,
                   .n_items = 1,
@@ -97,15 +98,18 @@ qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_op
     const qn_score_opts *o = opts ? opts : &none;
     qn_code rc = check(m, ids, n, o, err);
     if (rc) return rc;
-    uint32_t max_chunk = o->max_chunk ? o->max_chunk : DEFAULT_CHUNK;
+    uint32_t max_chunk = o->max_chunk ? o->max_chunk : DEFAULT_CHUNK, largest = max_chunk;
     for (size_t i = 0; i < o->n_chunks; i++)
-        max_chunk = o->chunks[i] > max_chunk ? o->chunks[i] : max_chunk;
+        largest = o->chunks[i] > largest ? o->chunks[i] : largest;
     scorer s = {.m = m};
-    rc = open_scorer(&s, n, max_chunk, o->block_tokens ? o->block_tokens : DEFAULT_BLOCK, err);
+    rc = open_scorer(&s, n, largest, o->block_tokens ? o->block_tokens : DEFAULT_BLOCK, err);
     uint32_t done = 0;
     for (size_t i = 0; !rc && done < n; i++) {
         uint32_t take = i < o->n_chunks ? o->chunks[i] : max_chunk;
+        bool single = take == 1; /* not the rest of a larger one */
         if (take > n - done) take = n - done;
+        if (!single) s.decode_from = 0;
+        else if (!s.decode_from) s.decode_from = done ? done : 1;
         rc = run_chunk(&s, ids, done, take, fn, user, err);
         done += take;
     }

@@ -20,11 +20,13 @@ typedef struct qn_score_opts {
     const uint32_t
         *chunks; /* [n_chunks] sizes of the first forward passes; the rest follows in one or more */
     size_t n_chunks;
-    uint32_t max_chunk;     /* most tokens of a pass; 0: 128 */
+    uint32_t max_chunk;     /* most tokens of a pass after those; 0: 128; 1: passes of one token */
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
 } qn_score_opts;
 
-/* Run ids [n] through the model. Errors: QN_INVALID (no ids, an id outside the vocabulary, chunks
+/* Run ids [n] through the model. The logits do not depend on the chunks, but for models with windows
+ * on `ref`: there a chunk of one token that was asked for has the bits of mlx-lm's decode steps.
+ * Errors: QN_INVALID (no ids, an id outside the vocabulary, chunks
  * that are 0 or longer than the ids), QN_NOMEM, and fn's. */
 qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *opts,
                  qn_score_fn fn, void *user, qn_err *err);

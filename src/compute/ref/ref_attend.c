@@ -2,7 +2,8 @@
  * a softmax in float32 with one serial sum, rounded probabilities, then the values in order.
  *
  * Masked positions are left out: in MLX they add exact zeros. So the result does not depend on
- * chunks or on what else is in the batch.
+ * chunks or on what else is in the batch. The order of sums is that of positions, but for windows
+ * that mlx-lm's rotating cache has wrapped around (visible_to).
  */
 #include <math.h>
 #include <string.h>
@@ -31,6 +32,30 @@ static bench thread_bench(const qn_ref_run *r, uint32_t thread)
     return (bench){p, p + QN_REF_MAX_HEAD, p + 2 * QN_REF_MAX_HEAD, p + 3 * QN_REF_MAX_HEAD};
 }
 
+/* The positions that a query sees, in the order of their sums: two runs, the second often empty. */
+typedef struct visible {
+    uint32_t first[2], end[2];
+    uint32_t n;
+} visible;
+
+/* In a call of one token mlx-lm hands the keys over as they lie in the ring: `window` slots, the
+ * position p in slot (p - base) mod window. The base is the number of tokens that came before in
+ * larger calls, which leave the cache in order and full; 0 if they did not fill it. */
+static visible visible_to(const qn_kv_group *group, const qn_item *item, uint32_t pos)
+{
+    visible v = {.end = {pos + 1}, .n = pos + 1};
+    if (group->rule != QN_KV_SLIDING || v.n <= group->window) return v;
+    const uint32_t window = group->window, from = item->decode_from;
+    v.n = window;
+    v.first[0] = pos + 1 - window;
+    if (!from || pos < from) return v;
+    const uint32_t base = from >= window ? from : 0;
+    v.first[0] = pos - (pos - base) % window; /* in slot 0 */
+    v.first[1] = pos + 1 - window;
+    v.end[1] = v.first[0];
+    return v;
+}
+
 /* Positions [p0, p1) in one block. */
 typedef struct segment {
     const float *block;
@@ -45,9 +70,9 @@ static segment segment_from(const job *j, const qn_item *item, uint32_t p0, uint
                      p1 - p0 < room ? p1 - p0 : room};
 }
 
-/* Scores of positions [p0, p1) against head hk. */
+/* Scores of positions [p0, p1) against head hk, to s. */
 static void score(const job *j, const bench *w, const qn_item *item, uint32_t hk, uint32_t p0,
-                  uint32_t p1)
+                  uint32_t p1, float *s)
 {
     uint32_t d = j->layer->d_k;
     for (uint32_t p = p0; p < p1;) {
@@ -56,7 +81,7 @@ static void score(const job *j, const bench *w, const qn_item *item, uint32_t hk
         const float *k = g.block + j->place->k + hk * j->place->k_head +
                          (size_t)t0 * QN_REF_KEY_TILE * d;
         j->run->ref->k->scores(w->segment, w->q, k, d, t1 - t0);
-        memcpy(w->s + (p - p0), w->segment + g.at - t0 * QN_REF_KEY_TILE, g.n * sizeof *w->s);
+        memcpy(s + (p - p0), w->segment + g.at - t0 * QN_REF_KEY_TILE, g.n * sizeof *w->s);
         p += g.n;
     }
 }
@@ -75,15 +100,15 @@ static void softmax(const job *j, float *s, uint32_t n, const float *sink)
     k->round(s, j->type, n);
 }
 
+/* acc += the values of positions [p0, p1) times their probabilities s. */
 static void add_values(const job *j, const bench *w, const qn_item *item, uint32_t hk, uint32_t p0,
-                       uint32_t p1)
+                       uint32_t p1, const float *s)
 {
     uint32_t v_ld = j->place->v_ld;
-    memset(w->acc, 0, v_ld * sizeof *w->acc);
     for (uint32_t p = p0; p < p1;) {
         segment g = segment_from(j, item, p, p1);
         const float *v = g.block + j->place->v + hk * j->place->v_head + (size_t)g.at * v_ld;
-        j->run->ref->k->add_values(w->acc, w->s + (p - p0), v, g.n, v_ld);
+        j->run->ref->k->add_values(w->acc, s + (p - p0), v, g.n, v_ld);
         p += g.n;
     }
 }
@@ -94,23 +119,26 @@ static void attend_head(const job *j, const bench *w, const qn_item *item, uint3
     const qn_kv_layer *l = j->layer;
     const qn_kv_group *group = &j->run->base.kv->spec.groups[l->group];
     uint32_t hk = h / (j->a->n_heads / l->n_kv_heads);
-    uint32_t end = item->n_past + (row - item->row0) + 1, start = 0;
-    if (group->rule == QN_KV_SLIDING && end > group->window) start = end - group->window;
-    qn_check(end <= j->run->limits.max_positions);
+    uint32_t pos = item->n_past + (row - item->row0);
+    qn_check(pos < j->run->limits.max_positions);
+    const visible see = visible_to(group, item, pos);
+    const uint32_t n0 = see.end[0] - see.first[0], n = see.n;
 
     float scale = qn_ref_round(j->a->scale, j->type);
     k->widen(w->q, qn_ref_at(j->q, row, h * l->d_k), j->q.dtype, l->d_k);
     for (uint32_t i = 0; i < l->d_k; i++) w->q[i] = w->q[i] * scale;
     k->round(w->q, j->type, l->d_k);
 
-    uint32_t n = end - start;
-    score(j, w, item, hk, start, end);
+    score(j, w, item, hk, see.first[0], see.end[0], w->s);
+    score(j, w, item, hk, see.first[1], see.end[1], w->s + n0);
     k->round(w->s, j->type, n);
     if (j->a->softcap > 0)
         for (uint32_t i = 0; i < n; i++)
             w->s[i] = qn_ref_softcap_of(w->s[i], j->a->softcap, j->type);
     softmax(j, w->s, n, j->sinks ? &j->sinks[h] : NULL);
-    add_values(j, w, item, hk, start, end);
+    memset(w->acc, 0, j->place->v_ld * sizeof *w->acc);
+    add_values(j, w, item, hk, see.first[0], see.end[0], w->s);
+    add_values(j, w, item, hk, see.first[1], see.end[1], w->s + n0);
     k->narrow(qn_ref_at(j->y, row, h * l->d_v), j->type, w->acc, l->d_v);
 }
 
