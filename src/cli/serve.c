@@ -151,6 +151,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
                              .max_queue = MAX_WAITING,
                              .kv_bytes = qn_arg_bytes(args, "kv-budget"),
                              .memory_bytes = qn_arg_bytes(args, "memory-budget"),
+                             .sink_timeout_ms = 60000,
                              .prefix_bytes = qn_arg_bytes(args, "prompt-cache")};
     limits.no_prefix_cache = limits.prefix_bytes == 0;
     if (qn_session_open(&s, args, qn_arg_pos(args, 0), &limits, &err)) {

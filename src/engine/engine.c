@@ -16,6 +16,7 @@ enum {
     DEFAULT_MIXED = 256,
     DEFAULT_BLOCK = 64,
     DEFAULT_POSITIONS = 32768,
+    DEFAULT_PREFILL_ROWS = 8,
     MAX_ROWS = 1024
 };
 
@@ -35,6 +36,7 @@ static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
     o->step_tokens = or_default(o->step_tokens, DEFAULT_STEP);
     o->mixed_tokens = or_default(o->mixed_tokens, DEFAULT_MIXED);
     o->block_tokens = or_default(o->block_tokens, DEFAULT_BLOCK);
+    o->prefill_rows = or_default(o->prefill_rows, DEFAULT_PREFILL_ROWS);
     uint32_t own = or_default(e->model->info.max_positions, DEFAULT_POSITIONS);
     o->max_positions = or_default(o->max_positions, own);
     if (o->max_rows > MAX_ROWS)
@@ -168,6 +170,26 @@ static qn_code allocate(qn_engine *e, qn_err *err)
 
 /* ---- rows ---- */
 
+static double per_second(double n, double ms)
+{
+    return ms > 0 ? n * 1000 / ms : 0;
+}
+
+/* Token 0 ends the prompt's time and is free on the decode clock (spec engine 1.2). */
+static void count_time(qn_gen *g)
+{
+    qn_gen_stats *s = &g->stats;
+    double now = qn_now_ms(), admit = g->admit_ms ? g->admit_ms : now,
+           first = g->first_ms ? g->first_ms : now;
+    s->queue_ms = admit - g->submit_ms;
+    s->prefill_ms = first - admit;
+    s->decode_ms = g->last_ms > first ? g->last_ms - first : 0;
+    s->generated_tokens = g->n_generated;
+    s->stored_tokens = g->computed;
+    s->prefill_tok_s = per_second(s->prompt_tokens - s->cached_tokens, s->prefill_ms);
+    s->decode_tok_s = per_second(s->generated_tokens, s->decode_ms);
+}
+
 void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
 {
     g->state = QN_ROW_DONE;
@@ -177,18 +199,25 @@ void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *w
         }
         qn_prefix_leave(e->prefix, &g->place);
     }
-    qn_table_release(&g->table, e->blocks);
-    double now = qn_now_ms(), admit = g->admit_ms ? g->admit_ms : now,
-           first = g->first_ms ? g->first_ms : now;
-    g->stats.queue_ms = admit - g->submit_ms;
-    g->stats.prefill_ms = first - admit;
-    g->stats.decode_ms = g->last_ms > first ? g->last_ms - first : 0;
-    g->stats.generated_tokens = g->n_generated;
+    qn_table_clear(&g->table, e->blocks);
+    count_time(g);
     qn_event ev = {.kind = QN_EV_DONE, .finish = finish, .stats = g->stats};
     if (why) ev.err = *why;
     atomic_fetch_add(&e->finished, 1);
     qn_gen_emit(g, &ev);
-    qn_gen_leave(g);
+    g->next = e->ended;
+    e->ended = g;
+}
+
+/* Give back the memory of rows that have ended, after the step: freeing may take a lock. */
+static void reap(qn_engine *e)
+{
+    while (e->ended) {
+        qn_gen *g = e->ended;
+        e->ended = g->next;
+        qn_table_release(&g->table, e->blocks);
+        qn_gen_leave(g);
+    }
 }
 
 static void remove_row(qn_engine *e, uint32_t i)
@@ -271,12 +300,29 @@ static void step(qn_engine *e)
 
 /* ---- the thread ---- */
 
+/* Sleep until there is something to look at, or a paused row's time is over. Under the lock. */
+static void sleep_idle(qn_engine *e)
+{
+    double until = 0;
+    for (uint32_t i = 0; e->o.sink_timeout_ms && i < e->n_rows; i++) {
+        double t = e->rows[i]->paused_ms ? e->rows[i]->paused_ms + e->o.sink_timeout_ms : 0;
+        if (t && (!until || t < until)) until = t;
+    }
+    struct timespec at = {.tv_sec = (time_t)(until / 1000)};
+    at.tv_nsec = (long)((until - (double)at.tv_sec * 1000) * 1e6);
+    int rc = 0;
+    while (!rc && !e->woken && !e->stopping && !e->inbox && !e->jobs) {
+        rc = until ? pthread_cond_timedwait(&e->wake, &e->lock, &at)
+                   : pthread_cond_wait(&e->wake, &e->lock);
+    }
+}
+
 /* Move submissions to the queue. With wait, sleep until there is something to look at. Returns
  * false when the engine is to stop. */
 static bool collect(qn_engine *e, bool wait)
 {
     pthread_mutex_lock(&e->lock);
-    while (wait && !e->woken && !e->stopping && !e->inbox) pthread_cond_wait(&e->wake, &e->lock);
+    if (wait) sleep_idle(e);
     e->woken = false;
     qn_gen *first = e->inbox, *last = e->inbox_tail;
     uint32_t n = e->n_inbox;
@@ -291,6 +337,22 @@ static bool collect(qn_engine *e, bool wait)
         e->queue_tail = last;
     }
     return go_on;
+}
+
+/* Cancel rows whose reader has taken nothing for too long: they hold blocks that others need. */
+static void drop_stuck(qn_engine *e)
+{
+    if (!e->o.sink_timeout_ms) return;
+    double now = qn_now_ms();
+    for (uint32_t i = e->n_rows; i-- > 0;) {
+        qn_gen *g = e->rows[i];
+        if (!g->paused_ms || now - g->paused_ms < e->o.sink_timeout_ms) continue;
+        qn_err why = {0};
+        qn_err_set(&why, QN_CANCELLED, "nobody took this generation's events for %u ms",
+                   e->o.sink_timeout_ms);
+        remove_row(e, i);
+        qn_engine_retire(e, g, QN_FINISH_CANCELLED, &why);
+    }
 }
 
 static void drop_cancelled(qn_engine *e, bool all)
@@ -323,12 +385,19 @@ static void *engine_main(void *arg)
     bool idle = true;
     while (collect(e, idle)) {
         drop_cancelled(e, false);
+        drop_stuck(e);
+        qn_engine_run_jobs(e, false);
+        if (e->on_step) e->on_step(true);
         qn_engine_admit(e);
         idle = !qn_engine_plan(e);
         if (!idle) step(e);
         else count_kv(e);
+        if (e->on_step) e->on_step(false);
+        reap(e);
     }
     drop_cancelled(e, true);
+    qn_engine_run_jobs(e, true);
+    reap(e);
     return NULL;
 }
 
@@ -350,7 +419,11 @@ qn_code qn_engine_new(qn_engine **out, qn_model *model, const qn_engine_opts *op
     e->model = model;
     e->exact = !strcmp(model->dev->name, "ref");
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->wake, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC); /* as qn_now_ms */
+    pthread_cond_init(&e->wake, &clock);
+    pthread_condattr_destroy(&clock);
     qn_code rc = fill_opts(e, opts, err);
     if (!rc) rc = allocate(e, err);
     if (!rc && pthread_create(&e->thread, NULL, engine_main, e)) {

@@ -34,6 +34,9 @@ typedef struct qn_engine_opts {
     uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
     uint64_t memory_bytes;  /* for weights and KV together; 0: no limit */
     uint32_t max_positions; /* longest prompt + reply; 0: the model's own */
+    uint32_t prefill_rows;  /* most prompts that share a step; 0: 8 */
+    uint32_t sink_timeout_ms; /* a row whose reader leaves its ring full for so long is cancelled;
+                                 0: it waits for ever */
     bool no_prefix_cache;   /* do not reuse KV of earlier prompts and replies */
     uint64_t prefix_bytes;  /* most bytes of cached KV; 0: whatever running rows leave */
 } qn_engine_opts;
@@ -54,6 +57,7 @@ typedef struct qn_request {
     const uint32_t *eos;    /* ids that end the reply; copied */
     size_t n_eos;
     bool ignore_eos;        /* benchmarks: never end before max_tokens */
+    uint32_t min_tokens;    /* no eos id is sampled before that many tokens of the reply */
     qn_sampling sampling;
     void (*notify)(void *user); /* NULL: the caller polls or waits */
     void *user;
@@ -69,9 +73,12 @@ typedef enum qn_finish {
 
 typedef struct qn_gen_stats {
     uint32_t prompt_tokens, cached_tokens, generated_tokens; /* generated: the end token included */
+    uint32_t stored_tokens; /* of prompt, then reply: so many had their KV stored at the end */
     double queue_ms;   /* from submit to admission */
     double prefill_ms; /* from admission to token 0 on the host */
     double decode_ms;  /* from token 0 to the last one */
+    double prefill_tok_s; /* prompt tokens that were not cached, per second of prefill_ms; or 0 */
+    double decode_tok_s;  /* generated tokens per second of decode_ms; or 0 */
 } qn_gen_stats;
 
 typedef enum qn_event_kind {
@@ -89,7 +96,8 @@ typedef struct qn_event {
     qn_sample sample;      /* TOKEN, PROMPT (there always with the token's logprob) */
     qn_finish finish;      /* DONE, always the last event, exactly once */
     qn_gen_stats stats;    /* DONE */
-    qn_err err;            /* DONE with QN_FINISH_ERROR */
+    qn_err err;            /* DONE with QN_FINISH_ERROR; with QN_FINISH_CANCELLED if the engine
+                              itself cancelled */
 } qn_event;
 
 /* Start an engine over a model, which must outlive it. Errors: QN_NOMEM, QN_LIMIT (the pools do not
@@ -123,6 +131,13 @@ void qn_gen_cancel(qn_gen *g);
 /* Give the handle back; a running generation is cancelled first and ends on its own. `notify` is
  * not called any more once this returns (no failure). */
 void qn_gen_free(qn_gen *g);
+
+/* Run fn in the engine's thread between two steps: no forward pass is under way, running rows go on
+ * afterwards. Jobs run in the order of the calls; the call returns when its job is done. fn may use
+ * the model, and must not call into this engine. Never from `notify`. Errors: QN_CANCELLED (the
+ * engine stops; fn did not run), and fn's. */
+typedef qn_code (*qn_exclusive_fn)(void *user, qn_err *err);
+qn_code qn_engine_exclusive(qn_engine *e, qn_exclusive_fn fn, void *user, qn_err *err);
 
 typedef struct qn_engine_stats {
     uint32_t active_rows, waiting_rows, max_rows;

@@ -2,6 +2,7 @@
 #include "engine/gen.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,7 +19,6 @@ static void gen_free(qn_gen *g)
     free(g->hidden);
     free(g->ring);
     sem_destroy(&g->events);
-    pthread_mutex_destroy(&g->notify_lock);
     free(g);
 }
 
@@ -36,6 +36,7 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->max_tokens = req->max_tokens;
     g->n_eos = req->n_eos;
     g->ignore_eos = req->ignore_eos;
+    g->min_tokens = req->min_tokens;
     g->snapshot_at = req->snapshot_at;
     g->prompt_logprobs = req->prompt_logprobs;
     g->notify = req->notify;
@@ -68,7 +69,6 @@ qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n
     qn_gen *g = calloc(1, sizeof *g);
     if (!g) return qn_err_set(err, QN_NOMEM, "request: out of memory");
     sem_init(&g->events, 0, 0);
-    pthread_mutex_init(&g->notify_lock, NULL);
     atomic_init(&g->owners, 2);
     g->engine = e;
     g->submit_ms = qn_now_ms();
@@ -105,9 +105,11 @@ void qn_gen_emit(qn_gen *g, const qn_event *ev)
     g->ring[head % QN_RING] = *ev;
     atomic_store(&g->head, head + 1);
     sem_post(&g->events);
-    pthread_mutex_lock(&g->notify_lock);
-    if (g->notify) g->notify(g->user);
-    pthread_mutex_unlock(&g->notify_lock);
+    int idle = QN_NOTIFY_IDLE;
+    if (!g->notify || !atomic_compare_exchange_strong(&g->notify_state, &idle, QN_NOTIFY_CALLING))
+        return;
+    g->notify(g->user);
+    atomic_store(&g->notify_state, QN_NOTIFY_IDLE);
 }
 
 /* An event is there: take it, and wake the engine if it had paused the row. */
@@ -162,9 +164,11 @@ void qn_gen_cancel(qn_gen *g)
 void qn_gen_free(qn_gen *g)
 {
     if (!g) return;
-    pthread_mutex_lock(&g->notify_lock);
-    g->notify = NULL;
-    pthread_mutex_unlock(&g->notify_lock);
+    for (int idle = QN_NOTIFY_IDLE;
+         !atomic_compare_exchange_weak(&g->notify_state, &idle, QN_NOTIFY_OVER);
+         idle = QN_NOTIFY_IDLE) {
+        sched_yield(); /* the engine is inside notify, which is short; the engine never waits */
+    }
     if (atomic_load(&g->owners) == 2) qn_gen_cancel(g);
     qn_gen_leave(g);
 }

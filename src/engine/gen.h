@@ -14,6 +14,8 @@
 #include "cache/prefix.h"
 #include "engine/engine.h"
 
+/* Idle; the engine is inside notify; the handle is given back, notify is never called again. */
+enum { QN_NOTIFY_IDLE = 0, QN_NOTIFY_CALLING, QN_NOTIFY_OVER };
 enum { QN_RING = 256 }; /* events; a power of two */
 
 typedef enum qn_row_state { QN_ROW_WAITING = 0, QN_ROW_RUNNING, QN_ROW_DONE } qn_row_state;
@@ -26,13 +28,13 @@ struct qn_gen {
     _Atomic uint32_t head, tail;  /* events written and read */
     sem_t events;                 /* written and not yet read */
     qn_event *ring;               /* [QN_RING] */
-    pthread_mutex_t notify_lock;  /* guards notify against qn_gen_free */
+    _Atomic int notify_state;     /* QN_NOTIFY_*: guards notify against qn_gen_free */
     void (*notify)(void *user);
     void *user;
     qn_engine *engine;
 
     /* the engine thread's */
-    qn_gen *next;                 /* in the queue */
+    qn_gen *next;                 /* in the queue, or among the ended ones */
     qn_row_state state;
     uint32_t *tokens;             /* [n_prompt + max_tokens] prompt, then generated */
     uint32_t n_prompt, len;       /* len: tokens known */
@@ -41,6 +43,7 @@ struct qn_gen {
     uint32_t *eos;
     size_t n_eos;
     bool ignore_eos;
+    uint32_t min_tokens;
     float *given;                 /* [n_prompt, d_model]; NULL: none */
     uint32_t snapshot_at;
     bool prompt_logprobs;
@@ -53,6 +56,7 @@ struct qn_gen {
     uint32_t state_slot;          /* of recurrent layers; while running */
     uint32_t n_planned;           /* tokens of this row in the step being run */
     bool was_admitted;            /* before a preemption, perhaps */
+    double paused_ms;             /* since when its ring is full; 0: it is not */
     double submit_ms, admit_ms, first_ms, last_ms;
     qn_gen_stats stats;
 };

@@ -14,6 +14,16 @@
 /* Results per step for rows that want one at every position of their prompt, beside one per row. */
 enum { QN_WIDE_OUT = 32 };
 
+/* A call of qn_engine_exclusive that waits; on its caller's stack. */
+typedef struct qn_job {
+    struct qn_job *next;
+    qn_exclusive_fn fn;
+    void *user;
+    qn_err *err;
+    qn_code rc;
+    sem_t done;
+} qn_job;
+
 typedef struct qn_plan {
     qn_batch batch;      /* arrays below */
     uint32_t *ids, *pos; /* [max tokens of a step] */
@@ -40,12 +50,15 @@ struct qn_engine {
     bool woken, stopping;      /* under lock */
     qn_gen *inbox, *inbox_tail; /* under lock: submitted, not yet seen by the engine thread */
     uint32_t n_inbox;           /* under lock */
+    qn_job *jobs, *jobs_tail;   /* under lock */
 
     qn_gen *queue, *queue_tail; /* waiting rows, in order */
     _Atomic uint32_t n_queue;
     qn_gen **rows;              /* [max_rows] running rows, in order of admission */
     _Atomic uint32_t n_rows;
     qn_plan plan;
+    qn_gen *ended;              /* rows whose memory is given back after the step */
+    void (*on_step)(bool begins); /* tests: around the part that must be quiet; NULL */
 
     _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions,
         cached_tokens, kv_used, kv_cached;
@@ -53,6 +66,9 @@ struct qn_engine {
 
 /* Make the engine thread look at its inbox, flags and rows. Any thread (no failure). */
 void qn_engine_wake(qn_engine *e);
+
+/* exclusive.c: run the jobs that wait now; with cancel, refuse them (no failure). */
+void qn_engine_run_jobs(qn_engine *e, bool cancel);
 
 /* schedule.c: take waiting rows into the running set while they fit; FIFO (no failure). */
 void qn_engine_admit(qn_engine *e);

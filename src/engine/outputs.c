@@ -1,5 +1,6 @@
 /* outputs.c - what becomes of a step's results: tokens, log-probabilities of prompts, hidden states.
  */
+#include <math.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -33,6 +34,9 @@ static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
 static void sample_row(qn_engine *e, qn_gen *g, float *logits, qn_dtype type)
 {
     qn_sample s;
+    for (size_t i = 0; g->n_generated < g->min_tokens && i < g->n_eos; i++) {
+        if (g->eos[i] < e->model->info.n_vocab) logits[g->eos[i]] = -INFINITY;
+    }
     qn_sampler_draw(g->sampler, logits, type, g->tokens, g->len, g->n_generated, &s);
     qn_finish f = commit(e, g, &s);
     if (f) qn_engine_end_row(e, g, f, NULL);

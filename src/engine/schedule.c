@@ -106,10 +106,15 @@ static bool decodes(const qn_gen *g)
 static bool runnable(qn_gen *g)
 {
     uint32_t n = 2 + (qn_gen_is_wide(g) ? QN_WIDE_OUT : 0);
-    if (qn_gen_room(g, n)) return true;
-    atomic_store(&g->paused, true);
-    /* The reader may have made room before it could see the flag: look again. */
-    return qn_gen_room(g, n) && atomic_exchange(&g->paused, false);
+    bool room = qn_gen_room(g, n);
+    if (!room) {
+        atomic_store(&g->paused, true);
+        /* The reader may have made room before it could see the flag: look again. */
+        room = qn_gen_room(g, n) && atomic_exchange(&g->paused, false);
+    }
+    if (room) g->paused_ms = 0;
+    else if (!g->paused_ms) g->paused_ms = qn_now_ms();
+    return room;
 }
 
 /* Evict cached blocks until n more tokens of row g fit. */
@@ -151,7 +156,7 @@ static uint32_t chunk(const qn_gen *g, uint32_t room, uint32_t *wide)
  * Rows preempted on the way are the youngest, so e->n_rows may shrink while we walk. */
 static uint32_t reserve_all(qn_engine *e)
 {
-    uint32_t n = 0, n_decode = 0, wide = QN_WIDE_OUT;
+    uint32_t n = 0, n_decode = 0, n_prompts = 0, wide = QN_WIDE_OUT;
     for (uint32_t i = 0; i < e->n_rows; i++) e->rows[i]->n_planned = 0;
     for (uint32_t i = 0; i < e->n_rows; i++) {
         qn_gen *g = e->rows[i];
@@ -160,11 +165,13 @@ static uint32_t reserve_all(qn_engine *e)
     }
     n = n_decode;
     uint32_t budget = n_decode ? e->o.mixed_tokens : e->o.step_tokens;
-    for (uint32_t i = 0; i < e->n_rows && n < budget; i++) {
+    for (uint32_t i = 0; i < e->n_rows && n < budget && n_prompts < e->o.prefill_rows; i++) {
         qn_gen *g = e->rows[i];
         if (decodes(g) || !runnable(g)) continue;
         uint32_t want = chunk(g, budget - n, &wide);
-        if (want && reserve(e, g, want)) n += want;
+        if (!want || !reserve(e, g, want)) continue;
+        n += want;
+        n_prompts++;
     }
     return n;
 }
