@@ -168,14 +168,28 @@ static uint64_t read_back(const qn_fake *f, const qn_kv *kv, const qn_item *it, 
     return h;
 }
 
-/* Logits that peak at the token after position `last` of the item. */
+/* What the caller's function says of positions 0..last. */
+static uint32_t ask(const qn_fake *f, const qn_kv *kv, const qn_item *it, uint32_t last)
+{
+    uint32_t *history = malloc((last + 1) * sizeof *history);
+    qn_check(history);
+    for (uint32_t p = 0; p <= last; p++) history[p] = *cell(kv, it, 0, p) - 1;
+    uint32_t next = f->o.next(f->o.user, history, last + 1);
+    free(history);
+    qn_check(next < f->o.n_vocab);
+    return next;
+}
+
+/* Logits that peak at the token after position `last` of the item; at a given one so high that no
+ * temperature gives another. */
 static void fake_logits(const qn_fake *f, const qn_run *r, const qn_item *it, uint32_t last,
                         float *row)
 {
-    uint32_t next = next_of(f, read_back(f, r->kv, it, last), last + 1);
+    uint32_t next = f->o.next ? ask(f, r->kv, it, last)
+                              : next_of(f, read_back(f, r->kv, it, last), last + 1);
     for (uint32_t v = 0; v < f->o.n_vocab; v++)
         row[v] = -4.0f - (float)((v * 2654435761u + next) % 97) / 97;
-    row[next] = 4;
+    row[next] = f->o.next ? 1000 : 4;
 }
 
 static qn_tensor fake_forward(qn_model *m, qn_run *r, qn_tensor *hidden)

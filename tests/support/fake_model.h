@@ -21,6 +21,9 @@ typedef struct qn_fake_opts {
     uint32_t n_script;
     uint32_t script_prompt;   /* prompt length that the script starts after */
     uint32_t max_positions;   /* 0: 4096 */
+    /* The token after history [n], instead of the hash; NULL: none. */
+    uint32_t (*next)(const void *user, const uint32_t *history, uint32_t n);
+    const void *user;         /* of `next`, borrowed */
 } qn_fake_opts;
 
 /* The model; close with qn_model_close, which frees the device as well (no failure; aborts without

@@ -13,50 +13,14 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "byte_tokenizer.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "fake_model.h"
 #include "serve/server.h"
 #include "serve/sse.h"
 
-enum { N_BYTES = 256, EOS = 256, N_VOCAB = 257, REPLY_CAP = 1 << 22, MAX_SCRIPT = 512 };
-
-/* ---- a tokenizer with one token per byte ---- */
-
-/* The printable character that byte-level vocabularies write for a byte. */
-static unsigned byte_letter(unsigned b)
-{
-    static unsigned next;
-    bool plain = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
-    if (b == 0) next = 256;
-    return plain ? b : next++;
-}
-
-static qn_tokenizer *byte_tokenizer(void)
-{
-    json_t *vocab = json_object();
-    for (unsigned b = 0; b < N_BYTES; b++) {
-        qn_buf letter = {0};
-        qn_buf_put_utf8(&letter, byte_letter(b));
-        json_object_set_new(vocab, letter.data, json_integer(b));
-        qn_buf_release(&letter);
-    }
-    json_t *file = json_pack(
-        "{s:s, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b},"
-        " s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:o, s:[]}}",
-        "version", "1.0", "added_tokens", "id", EOS, "content", "<|end|>", "single_word", 0, "lstrip", 0, "rstrip", 0,
-        "normalized", 0, "special", 1, "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0,
-        "trim_offsets", 1, "use_regex", 0, "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0,
-        "trim_offsets", 1, "use_regex", 0, "model", "type", "BPE", "dropout", "unk_token",
-        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "vocab", vocab, "merges");
-    char *text = json_dumps(file, 0);
-    qn_tokenizer *t;
-    qn_err err = {0};
-    if (qn_tokenizer_parse(&t, text, strlen(text), NULL, 0, &err)) fail_msg("tokenizer: %s", err.text);
-    free(text);
-    json_decref(file);
-    return t;
-}
+enum { EOS = QN_BYTE_TOKENS, N_VOCAB = 257, REPLY_CAP = 1 << 22, MAX_SCRIPT = 512 };
 
 static qn_chat_template *test_template(void)
 {
@@ -82,6 +46,7 @@ typedef struct rig {
 static void rig_start(rig *r, const char *text, uint32_t n_prompt, uint32_t step_us, uint32_t max_positions,
                       const qn_server_opts *opts)
 {
+    static const qn_byte_token end = {"<|end|>", true};
     qn_err err = {0};
     memset(r, 0, sizeof *r);
     qn_fake_opts fo = {.n_vocab = N_VOCAB, .step_us = step_us, .script_prompt = n_prompt,
@@ -97,7 +62,7 @@ static void rig_start(rig *r, const char *text, uint32_t n_prompt, uint32_t step
     r->loaded.id = (char *)(uintptr_t)"org/fake";
     r->loaded.model = qn_fake_model(&fo);
     r->loaded.dev = r->loaded.model->dev;
-    r->loaded.tok = byte_tokenizer();
+    r->loaded.tok = qn_byte_tokenizer(&end, 1, NULL);
     r->loaded.chat = test_template();
     r->loaded.eos[0] = EOS;
     r->loaded.n_eos = 1;
