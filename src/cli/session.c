@@ -136,7 +136,7 @@ const qn_opt qn_opts_refused[] = {
     {.name = "num-draft-tokens", .kind = QN_OPT_INT, .refused = "speculation", .hidden = true},
     {.name = "use-default-chat-template",
      .kind = QN_OPT_BOOL,
-     .refused = "replacing the model's chat template",
+     .ignored = "a model without a template gets the plain one anyway",
      .hidden = true},
     {.name = "image", .kind = QN_OPT_LIST, .refused = "images", .hidden = true},
     {.name = "prefill-step-size",
