@@ -163,7 +163,6 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
     if (qn_server_check_address(&so, &err)) return qn_fail(&err);
     qn_engine_opts limits = {.max_rows = (uint32_t)qn_arg_int(args, "batch"),
                              .max_queue = MAX_WAITING,
-                             .block_tokens = (uint32_t)qn_arg_int(args, "paged-kv-block-size"),
                              .kv_bytes = qn_arg_bytes(args, "kv-budget"),
                              .memory_bytes = qn_arg_bytes(args, "memory-budget"),
                              .sink_timeout_ms = 60000,
@@ -340,12 +339,6 @@ static const qn_opt request_opts[] = {
      .dflt = "0",
      .arg = "GB",
      .help = "memory for the KV cache of running requests; more requests wait. 0: no own limit"},
-    {.name = "paged-kv-block-size",
-     .kind = QN_OPT_INT,
-     .min = 16,
-     .max = 256,
-     .hidden = true,
-     .help = "tokens of a block of the KV cache: 16, 32, 64, 128 or 256"},
     {0},
 };
 
@@ -357,7 +350,6 @@ static const char disk_tier[] = "the disk tier of the prompt cache",
                   speculation[] = "speculation";
 static const qn_opt other_opts[] = {
     IGNORED("no-open", QN_OPT_BOOL, "a browser is never opened"),
-    IGNORED("paged-kv", QN_OPT_BOOL, "the KV cache is always paged"),
     IGNORED("compiled-decode", QN_OPT_SWITCH, one_step),
     IGNORED("compiled-activations", QN_OPT_SWITCH, one_step),
     IGNORED("fused-sdpa", QN_OPT_SWITCH, "attention is always fused"),
@@ -385,7 +377,8 @@ static const qn_opt other_opts[] = {
 static const qn_opt_group groups[] = {
     {"HTTP", http_opts}, {"Requests", request_opts}, {"Model", qn_opts_model},
     {"Sampling where a request does not say", qn_opts_sampling}, {"Device", qn_opts_device},
-    {"Known from mlx_lm", qn_opts_refused}, {"Known from mlx-bun", other_opts}, {0}};
+    {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused},
+    {"Known from mlx-bun", other_opts}, {0}};
 static const qn_pos pos[] = {
     {"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_serve = {
