@@ -133,6 +133,34 @@ const qn_opt qn_opts_sampling[] = {
      .max = 0.5,
      .dflt = "0.1",
      .help = "what counts as a choice for xtc"},
+    {.name = "hlg-sampling",
+     .kind = QN_OPT_SWITCH,
+     .dflt = "off",
+     .help = "bend log-probabilities with a tone curve, in place of the filters above"},
+    {.name = "hlg-width",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 100,
+     .dflt = "4",
+     .help = "half-width of the curve's linear part, in nats"},
+    {.name = "hlg-shoulder",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 100,
+     .dflt = "4",
+     .help = "length of the roll-off of likely tokens, in nats; 0: none"},
+    {.name = "hlg-toe",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 100,
+     .dflt = "6",
+     .help = "length of the roll-off of unlikely tokens, in nats; 0: none"},
+    {.name = "hlg-pivot-offset",
+     .kind = QN_OPT_FLOAT,
+     .min = 0,
+     .max = 100,
+     .dflt = "6",
+     .help = "how far the middle of the linear part lies below the most likely token, in nats"},
     {.name = "repetition-penalty",
      .kind = QN_OPT_FLOAT,
      .min = 0.01,
@@ -282,6 +310,16 @@ static double number_of(const qn_args *args, const char *flag, bool is_int, cons
     return v >= 0 && v <= 1e6 ? v : dflt;
 }
 
+static qn_tone read_tone(const qn_args *args)
+{
+    qn_tone t = qn_tone_default(qn_arg_bool(args, "hlg-sampling") ? QN_TONE_CURVE : QN_TONE_OFF);
+    t.width = (float)qn_arg_float(args, "hlg-width");
+    t.shoulder = (float)qn_arg_float(args, "hlg-shoulder");
+    t.toe = (float)qn_arg_float(args, "hlg-toe");
+    t.pivot_offset = (float)qn_arg_float(args, "hlg-pivot-offset");
+    return t;
+}
+
 qn_sampling qn_sampling_read(const qn_args *args, const qn_folder *folder)
 {
     double penalty = qn_arg_float(args, "repetition-penalty");
@@ -293,6 +331,7 @@ qn_sampling qn_sampling_read(const qn_args *args, const qn_folder *folder)
         .min_tokens_to_keep = (uint32_t)qn_arg_int(args, "min-tokens-to-keep"),
         .xtc_probability = (float)qn_arg_float(args, "xtc-probability"),
         .xtc_threshold = (float)qn_arg_float(args, "xtc-threshold"),
+        .tone = read_tone(args),
         .repetition_penalty = penalty > 0 ? (float)penalty : 1,
         .has_seed = qn_arg_given(args, "seed"),
         .seed = (uint64_t)qn_arg_int(args, "seed"),

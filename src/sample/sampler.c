@@ -1,7 +1,8 @@
 /* sampler.c - processors, filters and the draw (spec engine 2).
  *
- * The vocabulary is never sorted as a whole: filters that cut the tail of the distribution work on
- * a heap of the candidates near the top, from which only as many are taken as the filters keep.
+ * The vocabulary is never sorted as a whole: filters work on unordered candidates. Only where a
+ * filter ends in a rank (top-k), a heap gives the first ones; where it ends in a mass (top-p), the
+ * candidates are counted by distance from the top and only those at the edge are put in order.
  * Sums over the vocabulary run in ascending ids inside segments of 1024, then over the segments.
  */
 #include "sample/sampler.h"
@@ -14,7 +15,7 @@
 #include "sample/exact.h"
 #include "sample/random.h"
 
-enum { SEGMENT = 1024, LANES = 8 };
+enum { SEGMENT = 1024, LANES = 8, N_BUCKETS = 1024, BUCKETS_PER_NAT = 16, NEAR = 16 };
 
 struct qn_sampler {
     qn_sampling o;       /* bias and special point into this object's memory */
@@ -25,6 +26,9 @@ struct qn_sampler {
     uint32_t *counts;    /* [n_vocab] zeros between draws; only with penalties */
     float *w;            /* [n_vocab] weights of the draw */
     qn_top *cand;        /* [n_vocab] candidates; only with filters */
+    float *mass;         /* [N_BUCKETS] their probability by distance from the top; only with top-p */
+    qn_curve curve;      /* n 0: none */
+    float *order;        /* [n_vocab] scratch of a tone curve around the median */
     float *segments;     /* [n_vocab / SEGMENT + 1] */
     qn_exact *exact;     /* does the work instead of what follows; NULL: not asked for */
 };
@@ -83,6 +87,23 @@ static bool has_filters(const qn_sampling *o, uint32_t n_vocab)
            (o->top_k > 0 && o->top_k < n_vocab);
 }
 
+/* The curves that replace filters; they have no counterpart in mlx-lm. */
+static qn_code make_curves(qn_sampler *s, qn_err *err)
+{
+    const qn_sampling *o = &s->o;
+    if (!o->tone.kind && !o->n_curve) return QN_OK;
+    if (o->exact)
+        return qn_err_set(err, QN_INVALID, "mlx-lm has no tone curves: not with its exact bits");
+    qn_code rc = qn_tone_check(&o->tone, err);
+    return rc || !o->n_curve ? rc : qn_curve_make(&s->curve, o->curve, o->n_curve, err);
+}
+
+/* True if a tone or point curve decides the draw. */
+static bool bends(const qn_sampler *s)
+{
+    return s->curve.n || (s->o.tone.kind && s->o.temperature > 0);
+}
+
 static bool allocate(qn_sampler *s)
 {
     size_t n = s->n_vocab;
@@ -92,9 +113,14 @@ static bool allocate(qn_sampler *s)
     if (has_penalties(&s->o) && !(s->counts = calloc(n, sizeof *s->counts))) return false;
     if (!(s->segments = malloc((n / SEGMENT + 1) * sizeof *s->segments))) return false;
     if (!(s->w = malloc(n * sizeof *s->w))) return false;
+    if (bends(s)) {
+        bool sorts = !s->curve.n && s->o.tone.pivot == QN_PIVOT_MEDIAN;
+        return !sorts || (s->order = malloc(n * sizeof *s->order));
+    }
     if (s->o.temperature > 0 && has_filters(&s->o, s->n_vocab) &&
         !(s->cand = malloc(n * sizeof *s->cand)))
         return false;
+    if (s->cand && has_top_p(&s->o) && !(s->mass = malloc(N_BUCKETS * sizeof *s->mass))) return false;
     return true;
 }
 
@@ -108,6 +134,10 @@ qn_code qn_sampler_new(qn_sampler **out, const qn_sampling *o, uint32_t n_vocab,
     s->o = *o;
     s->n_vocab = n_vocab;
     s->seed = o->seed;
+    if ((rc = make_curves(s, err))) {
+        qn_sampler_free(s);
+        return rc;
+    }
     if (!allocate(s)) {
         qn_sampler_free(s);
         return qn_err_set(err, QN_NOMEM, "sampler: out of memory");
@@ -118,6 +148,7 @@ qn_code qn_sampler_new(qn_sampler **out, const qn_sampling *o, uint32_t n_vocab,
         qn_sampler_free(s);
         return qn_err_set(err, QN_IO, "sampler: the system gave no random seed");
     }
+    s->o.curve = NULL;
     s->o.bias = s->bias;
     s->o.special = s->special;
     if (o->exact && (rc = qn_exact_new(&s->exact, &s->o, s->seed, n_vocab, err))) {
@@ -136,6 +167,8 @@ void qn_sampler_free(qn_sampler *s)
     free(s->counts);
     free(s->w);
     free(s->cand);
+    free(s->mass);
+    free(s->order);
     free(s->segments);
     qn_exact_free(s->exact);
     free(s);
@@ -317,6 +350,7 @@ static void sift_down(qn_top *h, size_t n, size_t i)
     h[i] = v;
 }
 
+/* Candidates: every id whose logit is at least `cut`, in ascending ids. */
 static size_t collect(const qn_sampler *s, const float *x, float cut)
 {
     size_t n = 0;
@@ -326,46 +360,79 @@ static size_t collect(const qn_sampler *s, const float *x, float cut)
     return n;
 }
 
-typedef struct tail { /* what ends the list of kept tokens, walking down from the most likely one */
-    bool by_mass;
-    float mass;   /* stop when the tokens before have this probability */
-    float floor;  /* stop at values below this logit, once min_keep are kept */
-    size_t min_keep, max_keep;
-} tail;
-
-/* Move the kept candidates to the front of s->cand in descending order; returns how many. x are
- * logits; lse turns them into log-probabilities. */
-static size_t take_top(qn_sampler *s, const float *x, float max, float lse, const tail *t)
+/* The same where only the likely ones matter: if those within NEAR of the top hold `mass` (> 0) of
+ * the probability and are `least` at least, others need not be looked at. */
+static size_t collect_near(const qn_sampler *s, const float *x, float max, float lse, float mass,
+                           size_t least)
 {
-    size_t n = collect(s, x, max - 16.0f);
-    float mass = 0;
-    for (size_t i = 0; i < n; i++) mass += exp_neg(s->cand[i].logprob - lse);
-    bool enough = n >= t->min_keep && ((t->by_mass && mass > t->mass * 1.0001f) ||
-                                       t->max_keep <= n || t->floor >= max - 16.0f);
-    if (!enough) n = collect(s, x, -INFINITY);
-    for (size_t i = n / 2; i-- > 0;) sift_down(s->cand, n, i);
+    size_t n = collect(s, x, max - NEAR);
+    float sum = 0;
+    for (size_t i = 0; mass > 0 && i < n; i++) sum += exp_neg(s->cand[i].logprob - lse);
+    bool enough = n >= least && (mass <= 0 || sum > mass * 1.0001f);
+    return enough ? n : collect(s, x, -INFINITY);
+}
+
+static void swap(qn_top *a, qn_top *b)
+{
+    qn_top t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* Reorder c [n] so that its first ones are the most likely, in order, until they are `most` or hold
+ * `mass` of the probability; gives their number. A heap of which only so many are taken. */
+static size_t take_top(qn_top *c, size_t n, size_t most, float mass, float lse)
+{
+    for (size_t i = n / 2; i-- > 0;) sift_down(c, n, i);
     size_t kept = 0;
-    mass = 0;
-    /* Heap sort from the top; sorted ones pile up at the end of the array. */
-    while (kept < n && kept < t->max_keep) {
-        qn_top top = s->cand[0];
-        if (top.logprob < t->floor && kept >= t->min_keep) break;
-        if (t->by_mass && mass >= t->mass) break;
-        mass += exp_neg(top.logprob - lse);
-        size_t end = n - 1 - kept;
-        s->cand[0] = s->cand[end];
-        s->cand[end] = top;
-        kept++;
-        sift_down(s->cand, end, 0);
+    float sum = 0;
+    while (kept < n && kept < most && sum < mass) {
+        sum += exp_neg(c[0].logprob - lse);
+        swap(&c[0], &c[n - 1 - kept++]); /* taken ones pile up at the end */
+        sift_down(c, n - kept, 0);
     }
-    for (size_t i = 0; i < kept; i++) { /* bring them to the front, most likely first */
-        size_t j = n - 1 - i;
-        if (j <= i) break;
-        qn_top a = s->cand[i];
-        s->cand[i] = s->cand[j];
-        s->cand[j] = a;
-    }
+    for (size_t i = 0; i < kept && i < n - 1 - i; i++) swap(&c[i], &c[n - 1 - i]);
     return kept;
+}
+
+static uint32_t bucket_of(float below_max)
+{
+    float b = below_max * BUCKETS_PER_NAT;
+    return b < N_BUCKETS - 1 ? (uint32_t)b : N_BUCKETS - 1;
+}
+
+/* Top-p over n candidates: those in the buckets above the one where the mass is reached stay as they
+ * are, only that one is put in order. */
+static size_t top_p(qn_sampler *s, size_t n, float max, float lse)
+{
+    float sum = 0, p = s->o.top_p;
+    memset(s->mass, 0, N_BUCKETS * sizeof *s->mass);
+    for (size_t i = 0; i < n; i++)
+        s->mass[bucket_of(max - s->cand[i].logprob)] += exp_neg(s->cand[i].logprob - lse);
+    uint32_t last = 0;
+    while (last + 1 < N_BUCKETS && sum + s->mass[last] < p) sum += s->mass[last++];
+    size_t n_above = 0, n_last;
+    for (size_t i = 0; i < n; i++) {
+        if (bucket_of(max - s->cand[i].logprob) < last) swap(&s->cand[n_above++], &s->cand[i]);
+    }
+    n_last = n_above;
+    for (size_t i = n_above; i < n; i++) {
+        if (bucket_of(max - s->cand[i].logprob) == last) swap(&s->cand[n_last++], &s->cand[i]);
+    }
+    return n_above + take_top(s->cand + n_above, n_last - n_above, n, p - sum, lse);
+}
+
+/* Min-p over n candidates: those at `floor` or above, and at least `keep` in any case. */
+static size_t min_p(qn_sampler *s, size_t n, float floor, size_t keep)
+{
+    size_t n_above = 0;
+    for (size_t i = 0; i < n; i++) n_above += s->cand[i].logprob >= floor;
+    if (n_above < keep) return take_top(s->cand, n, keep, INFINITY, 0);
+    n_above = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s->cand[i].logprob >= floor) s->cand[n_above++] = s->cand[i];
+    }
+    return n_above;
 }
 
 static bool is_special(const qn_sampler *s, uint32_t id)
@@ -377,38 +444,50 @@ static bool is_special(const qn_sampler *s, uint32_t id)
 }
 
 /* Drop every candidate more likely than the least likely one above the threshold. */
-static size_t xtc(qn_sampler *s, size_t n)
+static size_t xtc(qn_sampler *s, size_t n, float max)
 {
     float total = 0, limit = INFINITY;
-    for (size_t i = 0; i < n; i++) total += exp_neg(s->cand[i].logprob - s->cand[0].logprob);
+    for (size_t i = 0; i < n; i++) total += exp_neg(s->cand[i].logprob - max);
     for (size_t i = 0; i < n; i++) {
-        float p = exp_neg(s->cand[i].logprob - s->cand[0].logprob) / total;
+        float p = exp_neg(s->cand[i].logprob - max) / total;
         if (p > s->o.xtc_threshold && p < limit) limit = p;
     }
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        float p = exp_neg(s->cand[i].logprob - s->cand[0].logprob) / total;
+        float p = exp_neg(s->cand[i].logprob - max) / total;
         if (p > limit && !is_special(s, s->cand[i].id)) continue;
         s->cand[kept++] = s->cand[i];
     }
     return kept;
 }
 
+/* The candidates that all filters leave, in no order; returns how many. x are logits; lse turns them
+ * into log-probabilities. */
 static size_t filter(qn_sampler *s, const float *x, float max, float lse, qn_key key)
 {
     const qn_sampling *o = &s->o;
-    size_t top_k = o->top_k && o->top_k < s->n_vocab ? o->top_k : s->n_vocab;
-    bool use_xtc = o->xtc_probability > 0;
-    tail t = {
-        .by_mass = has_top_p(o),
-        .mass = o->top_p,
-        .floor = o->min_p > 0 ? max + logf(o->min_p) : -INFINITY,
-        .min_keep = o->min_tokens_to_keep > 1 ? o->min_tokens_to_keep : 1,
-        .max_keep = use_xtc ? s->n_vocab : top_k,
-    };
-    size_t n = take_top(s, x, max, lse, &t);
-    if (use_xtc && qn_uniform(key) <= o->xtc_probability) n = xtc(s, n);
-    return n < top_k ? n : top_k;
+    size_t top_k = o->top_k && o->top_k < s->n_vocab ? o->top_k : s->n_vocab, n;
+    size_t keep = o->min_tokens_to_keep > 1 ? o->min_tokens_to_keep : 1;
+    float floor = o->min_p > 0 ? max + logf(o->min_p) : -INFINITY;
+    if (has_top_p(o)) n = collect_near(s, x, max, lse, o->top_p, keep);
+    else if (o->min_p > 0 || o->xtc_probability > 0) n = collect(s, x, keep > 1 ? -INFINITY : floor);
+    else n = collect_near(s, x, max, lse, 0, top_k);
+    if (has_top_p(o)) n = top_p(s, n, max, lse);
+    if (o->min_p > 0) n = min_p(s, n, floor, keep);
+    if (o->xtc_probability > 0 && qn_uniform(key) <= o->xtc_probability) n = xtc(s, n, max);
+    return n > top_k ? take_top(s->cand, n, top_k, INFINITY, 0) : n;
+}
+
+/* A draw after a curve: from its values as they are, without filters. */
+static uint32_t draw_bent(qn_sampler *s, const float *x, float max, float lse, uint64_t k)
+{
+    uint32_t n = s->n_vocab;
+    if (s->curve.n) qn_curve_apply(&s->curve, s->w, x, n, lse);
+    else qn_tone_apply(&s->o.tone, s->o.temperature, s->w, x, n, max, lse, s->order);
+    float top = s->w[argmax(s->w, n)];
+    weights(s->w, s->w, n, top, 1);
+    float total = sum_all(s, s->w);
+    return pick(s, s->w, total, qn_uniform(qn_step_key(s->seed, k)));
 }
 
 static uint32_t draw(qn_sampler *s, const float *x, float max, float lse, uint64_t k)
@@ -481,8 +560,9 @@ void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t
         return;
     }
     bool report = s->o.logprobs || s->o.n_top;
-    float lse = report || s->cand ? log_sum(s, logits, max) : 0;
-    out->token = s->o.temperature > 0 ? draw(s, logits, max, lse, k) : best;
+    float lse = report || s->cand || bends(s) ? log_sum(s, logits, max) : 0;
+    if (bends(s)) out->token = draw_bent(s, logits, max, lse, k);
+    else out->token = s->o.temperature > 0 ? draw(s, logits, max, lse, k) : best;
     if (!report) return;
     out->logprob = logits[out->token] - lse;
     if (s->o.n_top) top_logprobs(s, logits, lse, out);

@@ -13,6 +13,7 @@
 
 #include "core/err.h"
 #include "format/dtype.h"
+#include "sample/tone.h"
 
 enum { QN_MAX_TOP_LOGPROBS = 20, QN_MAX_LOGIT_BIAS = 1024 };
 
@@ -32,6 +33,9 @@ typedef struct qn_sampling {
     float repetition_penalty;             /* 0 or 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */
     uint32_t repetition_context, presence_context, frequency_context; /* last n tokens; 0: all */
+    qn_tone tone;        /* in place of filters and temperature, unless temperature is 0 */
+    const qn_curve_point *curve; /* in place of all those, at any temperature; borrowed, copied */
+    size_t n_curve;
     const qn_logit_bias *bias; /* borrowed by qn_sampler_new, copied */
     size_t n_bias;
     bool has_seed;       /* false: 64 bits from the system */

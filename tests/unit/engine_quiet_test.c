@@ -86,7 +86,7 @@ static qn_engine *start(qn_model *m, const qn_engine_opts *o)
     return e;
 }
 
-/* Requests of every kind at once: greedy, all filters with penalties and log-probabilities,
+/* Requests of every kind at once: greedy, all filters with penalties and log-probabilities, a tone curve,
  * reported prompts, hidden states, shared prefixes, one cancelled and one whose handle is given back
  * early. */
 static void drive(qn_engine *e, uint32_t n_vocab)
@@ -112,6 +112,8 @@ static void drive(qn_engine *e, uint32_t n_vocab)
         qn_request req = {.prompt = prompt, .n_prompt = PROMPT, .max_tokens = REPLY,
                           .sampling = kinds[i % 4], .notify = notified, .user = &told};
         req.prompt_logprobs = i == 3;
+        if (i == 1 && !e->exact) req.sampling.tone = qn_tone_default(QN_TONE_CURVE);
+        req.sampling.tone.pivot = QN_PIVOT_MEDIAN;
         if (i == 4) req.hidden = QN_HIDDEN_ALL;
         if (i == 4) req.max_tokens = 0;
         if (qn_engine_submit(e, &req, &rows[i], &err)) fail_msg("%s", err.text);

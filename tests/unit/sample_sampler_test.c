@@ -141,6 +141,88 @@ static void test_filters(void **state)
     }
 }
 
+static bool kept_by(const bool *in, const float *x, uint32_t n, uint32_t i, size_t most)
+{
+    size_t before = 0;
+    for (uint32_t j = 0; j < n; j++)
+        before += in[j] && (x[j] > x[i] || (x[j] == x[i] && j < i));
+    return in[i] && before < most;
+}
+
+/* The filters as the specification words them, by counting ranks: top-p, min-p, xtc, top-k. */
+static void filter_plainly(const qn_sampling *o, const float *x, uint32_t n, bool *in)
+{
+    bool next[600];
+    double total = 0, max = -INFINITY, left = 0, limit = INFINITY;
+    for (uint32_t i = 0; i < n; i++) max = fmax(max, x[i]);
+    for (uint32_t i = 0; i < n; i++) total += exp(x[i] - max);
+    for (uint32_t i = 0; i < n; i++) {
+        double before = 0;
+        for (uint32_t j = 0; j < n; j++)
+            before += x[j] > x[i] || (x[j] == x[i] && j < i) ? exp(x[j] - max) / total : 0;
+        in[i] = !has_top_p(o) || before < o->top_p;
+    }
+    size_t keep = o->min_tokens_to_keep > 1 ? o->min_tokens_to_keep : 1;
+    for (uint32_t i = 0; i < n; i++)
+        next[i] = in[i] && (o->min_p <= 0 || x[i] >= max + log(o->min_p) || kept_by(in, x, n, i, keep));
+    for (uint32_t i = 0; i < n; i++) left += next[i] ? exp(x[i] - max) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        double p = exp(x[i] - max) / left;
+        if (next[i] && p > o->xtc_threshold && p < limit) limit = p;
+    }
+    bool use_xtc = o->xtc_probability > 0;
+    for (uint32_t i = 0; i < n; i++)
+        in[i] = next[i] && !(use_xtc && exp(x[i] - max) / left > limit * (1 + 1e-6));
+    memcpy(next, in, n * sizeof *in);
+    size_t top_k = o->top_k && o->top_k < n ? o->top_k : n;
+    for (uint32_t i = 0; i < n; i++) in[i] = kept_by(next, x, n, i, top_k);
+}
+
+/* Random rows with ties and impossible tokens, random options. */
+static void test_filters_plainly(void **state)
+{
+    (void)state;
+    uint32_t seed = 9;
+    for (int round = 0; round < 400; round++) {
+        float x[600], max = -INFINITY;
+        bool want[600], got[600] = {0};
+        uint32_t r[8], n = 0;
+        for (int i = 0; i < 8; i++) r[i] = (seed = seed * 1664525u + 1013904223u) >> 8;
+        n = 2 + r[0] % 598;
+        for (uint32_t i = 0; i < n; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            /* Steps of 1/4 in every second row: many values are equal. */
+            float v = (float)(seed >> 8) / (1 << 24) * (float)(1 + r[1] % 40);
+            x[i] = seed % 50 == 0 ? -INFINITY : round % 2 ? floorf(v * 4) / 4 : v;
+            if (i == n / 2) x[i] = 1;
+            if (x[i] > max) max = x[i];
+        }
+        qn_sampling o = {.temperature = 1, .has_seed = true};
+        if (r[2] % 2) o.top_p = (float)(1 + r[2] % 999) / 1000;
+        if (r[3] % 2) o.min_p = (float)(1 + r[3] % 99) / 100;
+        if (r[4] % 2) o.min_tokens_to_keep = r[4] % 9;
+        if (r[5] % 2) o.top_k = 1 + r[5] % n;
+        if (r[6] % 3 == 0) o.xtc_probability = 1;
+        o.xtc_threshold = (float)(r[7] % 50) / 100 + 0.003f;
+        if (o.xtc_threshold > 0.5f) o.xtc_threshold = 0.5f;
+        qn_sampler *s = make(&o, n);
+        if (s->cand) {
+            filter_plainly(&o, x, n, want);
+            weights(s->w, x, n, max, 1);
+            size_t kept = filter(s, x, max, logf(sum_all(s, s->w)) + max, (qn_key){{0, 0}});
+            for (size_t i = 0; i < kept; i++) {
+                assert_false(got[s->cand[i].id]);
+                got[s->cand[i].id] = true;
+            }
+            for (uint32_t i = 0; i < n; i++) {
+                if (want[i] != got[i] && x[i] > -INFINITY)
+                    fail_msg("round %d: id %u of %u kept %d, must be %d", round, i, n, got[i], want[i]);
+            }
+        }
+        qn_sampler_free(s);
+    }
+}
+
 static void test_processors(void **state)
 {
     (void)state;
@@ -303,6 +385,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_filters_plainly),
         cmocka_unit_test(test_processors),
         cmocka_unit_test(test_distribution),
         cmocka_unit_test(test_draw_depends_on_seed_and_step_only),
