@@ -1,5 +1,6 @@
 /* serve.c - "quern serve": one model behind HTTP. */
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +111,9 @@ static qn_server_opts read_server_opts(const qn_args *args, const keys *k,
         .memory_budget_bytes = qn_arg_bytes(args, "memory-budget"),
         .metrics_prefix = qn_arg_str(args, "metrics-prefix"),
         .ping_ms = (uint32_t)(qn_arg_float(args, "sse-ping-interval") * 1000),
+        .store_bytes = qn_arg_bytes(args, "response-store"),
+        .store_ttl_ms = (uint32_t)(qn_arg_float(args, "response-ttl") * 1000),
+        .no_store = qn_arg_bytes(args, "response-store") == 0,
     };
 }
 
@@ -140,18 +144,11 @@ static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
     return QN_EXIT_OK;
 }
 
-/* --chat-template instead of the model's own. */
-static qn_code replace_template(const qn_args *args, qn_loaded *loaded, qn_err *err)
+/* The file of stored responses; false without a folder for it, which a server can do without. */
+static bool find_store(char *path, size_t cap)
 {
-    const char *source = qn_arg_str(args, "chat-template");
-    qn_chat_template *given;
-    if (!source || !*source) return QN_OK;
-    qn_code rc = qn_chat_template_from_source(&given, source, strlen(source),
-                                              qn_tokenizer_config(loaded->tok), err);
-    if (rc) return rc;
-    qn_chat_template_free(loaded->chat);
-    loaded->chat = given;
-    return QN_OK;
+    return !qn_state_path(path, cap, NULL, NULL) && !qn_mkdirs(path, NULL) &&
+           !qn_state_path(path, cap, "quern.sqlite", NULL);
 }
 
 static int open_and_serve(const qn_args *args, const keys *k, const json_t *template_args)
@@ -159,6 +156,8 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
     qn_err err = {0};
     qn_session s;
     qn_server_opts so = read_server_opts(args, k, template_args);
+    char store[PATH_MAX];
+    if (find_store(store, sizeof store)) so.store_path = store;
     /* A port in use is known before a model is loaded. */
     if (qn_server_check_address(&so, &err)) return qn_fail(&err);
     qn_engine_opts limits = {.max_rows = (uint32_t)qn_arg_int(args, "batch"),
@@ -179,7 +178,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
             s.loaded->id = name;
         }
     }
-    int status = replace_template(args, s.loaded, &err) ? qn_fail(&err) : serve(args, &s, so);
+    int status = serve(args, &s, so);
     qn_session_close(&s);
     return status;
 }
@@ -236,6 +235,21 @@ static const qn_opt http_opts[] = {
      .max = 4e9,
      .dflt = "134217728",
      .help = "largest request body"},
+    {.name = "response-store",
+     .kind = QN_OPT_SIZE,
+     .size_rule = QN_SIZE_GIB,
+     .min = 0,
+     .max = 1e15,
+     .dflt = "32MiB",
+     .arg = "GIB",
+     .help = "room for the stored responses of /v1/responses, in Quern's folder; 0: store none"},
+    {.name = "response-ttl",
+     .kind = QN_OPT_FLOAT,
+     .min = 0.001,
+     .max = 2592000,
+     .dflt = "3600",
+     .arg = "SECONDS",
+     .help = "how long a response stays stored"},
     {.name = "sse-ping-interval",
      .kind = QN_OPT_FLOAT,
      .min = 0.1,
@@ -256,6 +270,10 @@ static const qn_opt http_opts[] = {
      .choices = "DEBUG|INFO|WARNING|ERROR|CRITICAL|debug|info|warning|error|critical",
      .arg = "LEVEL",
      .help = "DEBUG, INFO, WARNING, ERROR or CRITICAL"},
+    {.name = "no-open",
+     .kind = QN_OPT_BOOL,
+     .ignored = "a browser is never opened",
+     .hidden = true},
     {0},
 };
 static const qn_opt request_opts[] = {
@@ -304,24 +322,43 @@ static const qn_opt request_opts[] = {
      .dflt = "8",
      .arg = "GIB",
      .help = "memory for the KV of earlier prompts and replies, which later ones reuse; 0: off"},
+    {.name = "prompt-cache-size",
+     .kind = QN_OPT_INT,
+     .refused = "the prompt cache",
+     .hidden = true},
     {.name = "prompt-cache-bytes",
      .kind = QN_OPT_SIZE,
      .size_rule = QN_SIZE_BYTES,
-     .min = 0,
-     .max = 1e15,
-     .same_as = "prompt-cache",
+     .refused = "the prompt cache",
      .hidden = true},
-    {.name = "prompt-cache-size",
-     .kind = QN_OPT_INT,
-     .ignored = "the prompt cache is bounded by its bytes: --prompt-cache",
-     .hidden = true},
-    {.name = "chat-template",
-     .kind = QN_OPT_STR,
-     .arg = "TEXT",
-     .help = "the source of a chat template, instead of the model's own"},
     {.name = "prompt-concurrency",
      .kind = QN_OPT_INT,
      .ignored = "prompts share one step",
+     .hidden = true},
+    {.name = "chat-template",
+     .kind = QN_OPT_STR,
+     .refused = "replacing the model's chat template",
+     .hidden = true},
+    {.name = "isolate",
+     .kind = QN_OPT_BOOL,
+     .refused = "an engine in a process of its own",
+     .hidden = true},
+    {.name = "model-pool", .kind = QN_OPT_INT, .refused = "several models", .hidden = true},
+    {.name = "ssd-cache",
+     .kind = QN_OPT_STR,
+     .refused = "the disk tier of the prompt cache",
+     .hidden = true},
+    {.name = "ssd-cache-max",
+     .kind = QN_OPT_STR,
+     .refused = "the disk tier of the prompt cache",
+     .hidden = true},
+    {.name = "ssd-demote-idle",
+     .kind = QN_OPT_STR,
+     .refused = "the disk tier of the prompt cache",
+     .hidden = true},
+    {.name = "ssd-cache-verify",
+     .kind = QN_OPT_BOOL,
+     .refused = "the disk tier of the prompt cache",
      .hidden = true},
     {.name = "memory-budget",
      .kind = QN_OPT_SIZE,
@@ -339,46 +376,20 @@ static const qn_opt request_opts[] = {
      .dflt = "0",
      .arg = "GB",
      .help = "memory for the KV cache of running requests; more requests wait. 0: no own limit"},
+    {.name = "allow-private-media",
+     .kind = QN_OPT_BOOL,
+     .refused = "images and audio",
+     .hidden = true},
+    {.name = "paged-kv",
+     .kind = QN_OPT_BOOL,
+     .ignored = "the KV cache is always paged",
+     .hidden = true},
     {0},
 };
-
-/* Accepted because they say what is so anyway, and refused because their work is still to come. */
-#define IGNORED(flag, of_kind, why) {.name = flag, .kind = of_kind, .ignored = why, .hidden = true}
-#define REFUSED(flag, of_kind, why) {.name = flag, .kind = of_kind, .refused = why, .hidden = true}
-static const char disk_tier[] = "the disk tier of the prompt cache",
-                  one_step[] = "every step is planned the same way",
-                  speculation[] = "speculation";
-static const qn_opt other_opts[] = {
-    IGNORED("no-open", QN_OPT_BOOL, "a browser is never opened"),
-    IGNORED("compiled-decode", QN_OPT_SWITCH, one_step),
-    IGNORED("compiled-activations", QN_OPT_SWITCH, one_step),
-    IGNORED("fused-sdpa", QN_OPT_SWITCH, "attention is always fused"),
-    REFUSED("open", QN_OPT_BOOL, "opening a browser"),
-    REFUSED("isolate", QN_OPT_BOOL, "an engine in a process of its own"),
-    REFUSED("model-pool", QN_OPT_INT, "several models"),
-    REFUSED("ssd-cache", QN_OPT_STR, disk_tier),
-    REFUSED("ssd-cache-max", QN_OPT_STR, disk_tier),
-    REFUSED("ssd-demote-idle", QN_OPT_STR, disk_tier),
-    REFUSED("ssd-cache-verify", QN_OPT_BOOL, disk_tier),
-    REFUSED("generation-checkpoint", QN_OPT_INT, disk_tier),
-    REFUSED("allow-private-media", QN_OPT_BOOL, "images and audio"),
-    REFUSED("ngram-max", QN_OPT_INT, speculation),
-    REFUSED("ngram-min", QN_OPT_INT, speculation),
-    REFUSED("mtp", QN_OPT_SWITCH, speculation),
-    REFUSED("force-wire", QN_OPT_BOOL, "pinning weights in memory"),
-    REFUSED("expert-offload", QN_OPT_BOOL, "experts on disk"),
-    REFUSED("l3", QN_OPT_BOOL, "a third tier; --l1 is exact, the default is fast"),
-    REFUSED("auto-download", QN_OPT_BOOL, "downloading"),
-    REFUSED("download", QN_OPT_BOOL, "downloading"),
-    {0},
-};
-#undef IGNORED
-#undef REFUSED
 static const qn_opt_group groups[] = {
     {"HTTP", http_opts}, {"Requests", request_opts}, {"Model", qn_opts_model},
     {"Sampling where a request does not say", qn_opts_sampling}, {"Device", qn_opts_device},
-    {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused},
-    {"Known from mlx-bun", other_opts}, {0}};
+    {"Known from mlx_lm", qn_opts_refused}, {0}};
 static const qn_pos pos[] = {
     {"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_serve = {

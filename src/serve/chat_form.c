@@ -22,6 +22,16 @@ void qn_form_copy_common(json_t *chat, const json_t *body)
     }
 }
 
+bool qn_form_keeps_reasoning(const qn_chat_template *chat)
+{
+    static const char *const names[] = {"reasoning_content", ".reasoning", "['reasoning']",
+                                        ".thinking", "['thinking']", "preserve_thinking"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (qn_chat_template_mentions(chat, names[i])) return true;
+    }
+    return false;
+}
+
 json_t *qn_form_add_message(json_t *messages, const char *role, json_t *content)
 {
     json_t *m = json_pack("{s:s, s:o}", "role", role, "content",

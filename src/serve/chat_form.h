@@ -11,10 +11,15 @@
 #include <jansson.h>
 
 #include "core/buf.h"
+#include "text/template.h"
 
 /* Share the members of `body` that every surface spells alike (model, stream, the sampling fields,
  * seed, adapter, chat_template_kwargs) with `chat` (no failure). */
 void qn_form_copy_common(json_t *chat, const json_t *body);
+
+/* True if the template looks at the reasoning of earlier turns, and so decides itself which of it
+ * the model sees (no failure). */
+bool qn_form_keeps_reasoning(const qn_chat_template *chat);
 
 /* Share one member under another name; absent or null: nothing happens (no failure). */
 void qn_form_copy(json_t *chat, const char *to, const json_t *body, const char *from);

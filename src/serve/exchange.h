@@ -23,6 +23,7 @@
 #include "serve/error.h"
 #include "serve/metrics.h"
 #include "serve/pieces.h"
+#include "serve/response_store.h"
 #include "serve/server.h"
 
 typedef struct qn_exchange qn_exchange;
@@ -43,6 +44,10 @@ typedef struct qn_protocol {
     void (*end)(qn_exchange *x, const qn_piece *rest);  /* stream: the last frames */
     void (*reply)(qn_exchange *x);                      /* not streamed: the whole body */
     void (*stream_error)(qn_exchange *x);               /* stream: x->error as a frame */
+    /* Stream: an event for a client that waits; NULL: comments are enough. */
+    void (*remind)(qn_exchange *x);
+    /* The logprobs are sorted by part: `piece` is called for a reply that is not streamed too. */
+    bool sorts_logprobs;
 } qn_protocol;
 
 /* One of handle, answer and protocol is set. */
@@ -64,10 +69,21 @@ typedef enum qn_phase {
     QN_PHASE_REPLY
 } qn_phase;
 
+/* Where the stream of a protocol with numbered parts is. */
+typedef struct qn_cursor {
+    uint32_t index;       /* of the open part, or of the next one */
+    bool is_open;
+    qn_part_kind kind;    /* of the open part */
+    uint64_t sequence;    /* number of the next event */
+    double last_event_ms; /* when the last event was added; comments do not count */
+} qn_cursor;
+
 /* A generation's own state, part of its exchange. */
 typedef struct qn_generation {
     json_t *body;         /* the request; strings in `fields` point into it */
     json_t *chat;         /* the same in the chat form (chat_prompt.h), or NULL */
+    json_t *own;          /* what the protocol keeps for itself, or NULL */
+    qn_cursor at;
     json_t *tools;        /* the tools of a chat request, or NULL; `output` points to them */
     const char *warnings[QN_MAX_WARNINGS]; /* [n_warnings] headers; constant texts */
     size_t n_warnings;
@@ -133,6 +149,7 @@ struct qn_server {
     struct MHD_Daemon *daemon;
     char fingerprint[64];        /* system_fingerprint */
     qn_metrics metrics;
+    qn_response_store *responses; /* NULL: responses are not stored */
     uint32_t special[QN_MAX_EOS + QN_MAX_NEWLINE]; /* ids that xtc never removes */
     size_t n_special;
     int64_t started;             /* seconds since 1970 */
@@ -221,7 +238,19 @@ bool qn_guard_is_loopback(const char *host);
 
 /* ---- the surfaces ---- */
 
-extern const qn_protocol qn_openai_chat, qn_openai_completions;
+extern const qn_protocol qn_openai_chat, qn_openai_completions, qn_anthropic_messages, qn_responses;
+
+/* anthropic.c: {"type": "error", "error": {"type", "message"}, "request_id"}, which the caller owns.
+ * Errors: NULL without memory. */
+json_t *qn_anthropic_error(const qn_http_error *e, const char *request_id);
+
+/* Token counts of a request's prompt. Errors: as for the request itself. */
+json_t *qn_anthropic_count_tokens(qn_exchange *x, qn_http_error *e);
+json_t *qn_responses_count_tokens(qn_exchange *x, qn_http_error *e);
+
+/* Stored responses (no failure). */
+void qn_responses_get(qn_exchange *x);
+void qn_responses_delete(qn_exchange *x);
 
 /* ---- pages ---- */
 

@@ -176,6 +176,7 @@ void qn_generation_release(qn_generation *g)
     qn_ids_release(&g->prompt);
     qn_arena_release(&g->arena);
     json_decref(g->tools);
+    json_decref(g->own);
     json_decref(g->chat);
     json_decref(g->body);
     memset(g, 0, sizeof *g);
@@ -199,7 +200,8 @@ static void fail_run(qn_exchange *x)
 static void give_pieces(qn_exchange *x)
 {
     qn_piece p;
-    while (qn_pieces_next(&x->gen.pieces, &p)) x->route->protocol->piece(x, &p);
+    bool sorts = x->route->protocol->sorts_logprobs && x->gen.fields.logprobs;
+    while ((x->stream || sorts) && qn_pieces_next(&x->gen.pieces, &p)) x->route->protocol->piece(x, &p);
 }
 
 static void finish_run(qn_exchange *x, const qn_event *ev)
@@ -223,12 +225,12 @@ static void finish_run(qn_exchange *x, const qn_event *ev)
     else g->finish = g->pieces.parts.n_calls ? "tool_calls" : "stop";
     qn_metrics_finished(&x->server->metrics, g->finish, &g->stats, g->ttft_ms,
                         qn_now_ms() - x->start_ms);
+    give_pieces(x);
     if (!x->stream) {
         x->route->protocol->reply(x);
         return;
     }
     qn_piece p;
-    give_pieces(x);
     qn_pieces_rest(&g->pieces, &p);
     x->route->protocol->end(x, &p);
     x->phase = QN_PHASE_REPLY;
@@ -244,7 +246,7 @@ static void take_token(qn_exchange *x, const qn_event *ev)
     if (g->pieces.stopped) return;
     qn_pieces_token(&g->pieces, ev);
     if (g->pieces.stopped) qn_gen_cancel(g->handle);
-    if (x->stream) give_pieces(x);
+    give_pieces(x);
 }
 
 static void take_events(qn_exchange *x)
@@ -337,6 +339,17 @@ static void end_silent_body(qn_exchange *x)
     give_up(x);
 }
 
+/* Some clients wait for events and do not see comments. */
+static void break_silence(qn_exchange *x, double now_ms)
+{
+    void (*remind)(qn_exchange *) = x->route->protocol->remind;
+    double last_ms = remind ? x->gen.at.last_event_ms : x->last_out_ms;
+    if (now_ms - last_ms < x->server->opts.ping_ms) return;
+    if (remind) remind(x);
+    else qn_sse_comment(&x->out, "keepalive");
+    x->last_out_ms = now_ms;
+}
+
 static void look_at(qn_exchange *x, double now_ms)
 {
     pthread_mutex_lock(&x->lock);
@@ -346,11 +359,7 @@ static void look_at(qn_exchange *x, double now_ms)
     }
     if (x->phase == QN_PHASE_RUN) {
         take_events(x);
-        bool silent = now_ms - x->last_out_ms >= x->server->opts.ping_ms;
-        if (x->phase == QN_PHASE_RUN && x->stream && silent) {
-            qn_sse_comment(&x->out, "keepalive");
-            x->last_out_ms = now_ms;
-        }
+        if (x->phase == QN_PHASE_RUN && x->stream) break_silence(x, now_ms);
         if (x->out.len > SLOW_READER_BYTES && !x->gone && x->stream) {
             qn_log(QN_WARNING, "%s: the client reads too slowly, giving up", x->request_id);
             give_up(x);

@@ -55,9 +55,19 @@ void qn_exchange_reply(qn_exchange *x, int status, json_t *tree)
     x->phase = QN_PHASE_REPLY;
 }
 
+/* Errors, also of requests without a route, have the shape of the surface that was asked. */
+static bool is_anthropic(const qn_exchange *x)
+{
+    static const char surface[] = "/v1/messages";
+    size_t n = sizeof surface - 1;
+    return !strncmp(x->path, surface, n) && (!x->path[n] || x->path[n] == '/');
+}
+
 void qn_exchange_reply_error(qn_exchange *x)
 {
-    qn_exchange_reply(x, x->error.status, qn_error_openai(&x->error));
+    qn_exchange_reply(x, x->error.status,
+                      is_anthropic(x) ? qn_anthropic_error(&x->error, x->request_id)
+                                      : qn_error_openai(&x->error));
 }
 
 void qn_exchange_suspend(qn_exchange *x)
@@ -204,6 +214,7 @@ static enum MHD_Result take_body(qn_exchange *x, const char *data, size_t *n)
 static void add_common_headers(qn_exchange *x, struct MHD_Response *r)
 {
     MHD_add_response_header(r, "x-request-id", x->request_id);
+    if (is_anthropic(x)) MHD_add_response_header(r, "request-id", x->request_id);
     qn_guard_cors(x->server, x->conn, x->path, r, x->status == 204);
     if (x->status == 405) MHD_add_response_header(r, "Allow", x->allow);
     if (x->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");

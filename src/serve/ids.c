@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 
 #include "core/err.h"
@@ -20,16 +21,25 @@ void qn_uuid4(char out[37])
     }
 }
 
+void qn_hex_id(char *out, size_t cap, const char *prefix)
+{
+    uint8_t b[12];
+    size_t n = strlen(prefix);
+    qn_check(n + 2 * sizeof b < cap);
+    qn_check(getrandom(b, sizeof b, 0) == (ssize_t)sizeof b);
+    memcpy(out, prefix, n);
+    for (size_t i = 0; i < sizeof b; i++) snprintf(out + n + 2 * i, 3, "%02x", b[i]);
+}
+
 void qn_call_id(char out[QN_CALL_ID], bool is_short)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    uint8_t b[12];
-    qn_check(getrandom(b, sizeof b, 0) == (ssize_t)sizeof b);
-    if (is_short) {
-        for (int i = 0; i < 9; i++) out[i] = letters[b[i] % (sizeof letters - 1)];
-        out[9] = '\0';
+    uint8_t b[9];
+    if (!is_short) {
+        qn_hex_id(out, QN_CALL_ID, "call_");
         return;
     }
-    char *p = out + snprintf(out, QN_CALL_ID, "call_");
-    for (size_t i = 0; i < sizeof b; i++) p += snprintf(p, 3, "%02x", b[i]);
+    qn_check(getrandom(b, sizeof b, 0) == (ssize_t)sizeof b);
+    for (int i = 0; i < 9; i++) out[i] = letters[b[i] % (sizeof letters - 1)];
+    out[9] = '\0';
 }

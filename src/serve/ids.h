@@ -3,10 +3,15 @@
 #define QN_SERVE_IDS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* A random UUID, version 4, as 36 characters and a NUL (no failure; aborts if the system has no
  * random bytes). */
 void qn_uuid4(char out[37]);
+
+/* PREFIX and 24 random hex digits, with a NUL; cap must hold them (no failure; aborts as
+ * qn_uuid4). */
+void qn_hex_id(char *out, size_t cap, const char *prefix);
 
 enum { QN_CALL_ID = 32 };
 

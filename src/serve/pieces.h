@@ -26,6 +26,13 @@ typedef enum qn_piece_kind {
     QN_PIECE_CALL_END /* the call is complete */
 } qn_piece_kind;
 
+/* The kind of part that a piece belongs to (no failure). */
+static inline qn_part_kind qn_piece_part(qn_piece_kind kind)
+{
+    if (kind == QN_PIECE_TEXT) return QN_PART_TEXT;
+    return kind == QN_PIECE_REASONING ? QN_PART_REASONING : QN_PART_CALL;
+}
+
 typedef struct qn_piece {
     qn_piece_kind kind;
     const char *text;          /* TEXT, REASONING, ARGS: whole UTF-8, else "" */

@@ -8,6 +8,12 @@ static const qn_route routes[] = {
     {.method = "POST", .path = "/chat/completions", .protocol = &qn_openai_chat},
     {.method = "POST", .path = "/v1/completions", .protocol = &qn_openai_completions},
     {.method = "POST", .path = "/v1/chat/completions/input_tokens", .answer = qn_count_chat},
+    {.method = "POST", .path = "/v1/messages", .protocol = &qn_anthropic_messages},
+    {.method = "POST", .path = "/v1/messages/count_tokens", .answer = qn_anthropic_count_tokens},
+    {.method = "POST", .path = "/v1/responses", .protocol = &qn_responses},
+    {.method = "POST", .path = "/v1/responses/input_tokens", .answer = qn_responses_count_tokens},
+    {.method = "GET", .path = "/v1/responses/", .handle = qn_responses_get},
+    {.method = "DELETE", .path = "/v1/responses/", .handle = qn_responses_delete},
     {.method = "GET", .path = "/v1/models", .handle = qn_models_list},
     {.method = "GET", .path = "/v1/models/", .handle = qn_models_one},
     {.method = "GET", .path = "/v1", .handle = qn_index},
@@ -42,7 +48,8 @@ const qn_route *qn_route_find(const char *method, const char *path, const char *
         *tail = path + n;
         if (!strcmp(r->method, method)) return r;
         if (!strcmp(r->method, "GET") && !strcmp(method, "HEAD")) return r;
-        *allow = !strcmp(r->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+        if (!strcmp(r->method, "DELETE")) *allow = "GET, HEAD, DELETE, OPTIONS";
+        else *allow = !strcmp(r->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
     }
     return NULL;
 }

@@ -23,6 +23,8 @@ enum {
     BODY_LIMIT_BYTES = 128 << 20,
     BODY_TIMEOUT_MS = 60000,
     PING_MS = 15000,
+    STORE_BYTES = 32 << 20,
+    STORE_TTL_MS = 3600000,
     BACKLOG = 256,
     FORCED_END_MS = 5000
 };
@@ -132,6 +134,8 @@ static void fill_defaults(qn_server *s)
     if (!o->body_limit_bytes) o->body_limit_bytes = BODY_LIMIT_BYTES;
     if (!o->body_timeout_ms) o->body_timeout_ms = BODY_TIMEOUT_MS;
     if (!o->ping_ms) o->ping_ms = PING_MS;
+    if (!o->store_bytes) o->store_bytes = STORE_BYTES;
+    if (!o->store_ttl_ms) o->store_ttl_ms = STORE_TTL_MS;
     if (!o->metrics_prefix) o->metrics_prefix = "quern:";
     s->origins = o->allowed_origins ? o->allowed_origins : any_origin;
     bool has_keys = o->api_keys && o->api_keys[0];
@@ -140,6 +144,19 @@ static void fill_defaults(qn_server *s)
     fill_special(s);
     snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s-%s", QN_VERSION,
              o->loaded->dev->name);
+}
+
+/* A file that cannot be used costs conversations their memory across restarts, not the server its
+ * start. */
+static qn_code open_store(qn_server *s, qn_err *err)
+{
+    qn_response_store_opts o = {.path = s->opts.store_path, .max_bytes = s->opts.store_bytes,
+                                .ttl_ms = s->opts.store_ttl_ms};
+    qn_err why = {0};
+    if (s->opts.no_store || !qn_response_store_open(&s->responses, &o, &why)) return QN_OK;
+    qn_log(QN_WARNING, "%s; responses are stored in memory instead", why.text);
+    o.path = NULL;
+    return qn_response_store_open(&s->responses, &o, err);
 }
 
 qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err)
@@ -157,6 +174,7 @@ qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     qn_code rc = opts->unix_path ? listen_unix(s, err) : listen_tcp(s, err);
+    if (!rc) rc = open_store(s, err);
     if (!rc) rc = qn_generations_start(s, err);
     if (!rc) rc = qn_http_start(s, err);
     if (rc) {
@@ -210,6 +228,7 @@ unsigned qn_server_stop(qn_server *s, uint32_t drain_ms)
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->prepare_some);
     qn_metrics_release(&s->metrics);
+    qn_response_store_close(s->responses);
     free(s);
     return n_ended;
 }

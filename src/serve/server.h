@@ -49,6 +49,10 @@ typedef struct qn_server_opts {
     bool budget_binds;                  /* the context is shorter because of that budget */
     const char *metrics_prefix;         /* of the names in /metrics; NULL: "quern:" */
     qn_reasoning_field reasoning_field; /* names in chat replies */
+    const char *store_path;             /* file of stored responses; NULL: in memory */
+    uint64_t store_bytes;               /* most bytes of stored responses; 0: 32 MiB */
+    uint32_t store_ttl_ms;              /* their age; 0: an hour */
+    bool no_store;                      /* store no responses */
 } qn_server_opts;
 
 /* Listen and serve. Strings and lists are borrowed until qn_server_stop. Errors: QN_IO (the address

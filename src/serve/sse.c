@@ -16,6 +16,13 @@ void qn_sse_data(qn_buf *out, json_t *tree)
     json_decref(tree);
 }
 
+void qn_sse_event(qn_buf *out, json_t *tree)
+{
+    const char *type = json_string_value(json_object_get(tree, "type"));
+    qn_buf_printf(out, "event: %s\n", type ? type : "error");
+    qn_sse_data(out, tree);
+}
+
 void qn_sse_done(qn_buf *out)
 {
     qn_buf_puts(out, "data: [DONE]\n\n");

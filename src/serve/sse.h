@@ -13,6 +13,10 @@
 /* Append "data: JSON". Takes the tree. Errors: out->failed. */
 void qn_sse_data(qn_buf *out, json_t *tree);
 
+/* Append "event: TYPE" and "data: JSON"; the type is the tree's member "type". Takes the tree.
+ * Errors: out->failed. */
+void qn_sse_event(qn_buf *out, json_t *tree);
+
 /* Append "data: [DONE]", the end of an OpenAI stream. Errors: out->failed. */
 void qn_sse_done(qn_buf *out);
 

@@ -3,6 +3,8 @@
 QUERN_BIN (or QUERN) is the program, QUERN_MODEL the converted SmolLM2-135M-Instruct: a folder, or the
 name that `quern ls` gives it, which is also looked for when the variable is unset. Without a model the
 tests are skipped, loudly.
+
+QUERN_SCRIPTED is the same server over a model whose replies the requests choose (tests/tools/scripted_server.c).
 """
 import os
 import re
@@ -11,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -18,6 +21,7 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 QUERN_BIN = (os.environ.get("QUERN_BIN") or os.environ.get("QUERN")
              or os.path.join(ROOT, "build", "release", "quern"))
+SCRIPTED_BIN = os.environ.get("QUERN_SCRIPTED") or os.path.join(os.path.dirname(QUERN_BIN), "tests", "scripted_server")
 START_SECONDS = 120
 
 
@@ -36,12 +40,12 @@ QUERN_MODEL = find_model()
 
 
 class Server:
-    """One `quern serve` process; `log` is what it wrote to stderr so far."""
+    """One `quern serve` process, or another program like it; `log` is what it wrote to stderr so far."""
 
-    def __init__(self, *args, env=None):
+    def __init__(self, *args, env=None, command=None):
+        command = command or [QUERN_BIN, "serve", QUERN_MODEL, "--port", "0"]
         self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([QUERN_BIN, "serve", QUERN_MODEL, "--port", "0", *args],
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors,
+        self.process = subprocess.Popen([*command, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors,
                                         env=dict(os.environ, **(env or {})))
         killer = threading.Timer(START_SECONDS, self.process.kill)
         killer.start()
@@ -65,6 +69,9 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+
+    def anthropic(self, **kwargs):
+        return anthropic.Anthropic(base_url=self.url, api_key="unused", max_retries=0, timeout=120, **kwargs)
 
     def client(self, **kwargs):
         return openai.OpenAI(base_url=self.url + "/v1", api_key="unused", max_retries=0, timeout=120, **kwargs)
@@ -94,6 +101,29 @@ def start(need_model):
 @pytest.fixture(scope="session")
 def server(need_model):
     one = Server("--batch", "8")
+    yield one
+    assert one.process.poll() is None, f"a request ended the server:\n{one.log[-4000:]}"
+    assert one.stop() == 0
+
+
+@pytest.fixture
+def start_scripted():
+    """Start scripted servers with options of a test's own; they end with the test."""
+    running = []
+
+    def begin(*args):
+        running.append(Server(*args, command=[SCRIPTED_BIN]))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        assert one.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def scripted():
+    """A server whose reply is what stands between <|say|> and <|said|> in the request."""
+    one = Server("--ping-ms", "300", command=[SCRIPTED_BIN])
     yield one
     assert one.process.poll() is None, f"a request ended the server:\n{one.log[-4000:]}"
     assert one.stop() == 0

@@ -20,6 +20,8 @@
  *     --positions N      the context; default 65536
  *     --ping-ms N        silence before a comment in a stream
  *     --api-key KEY
+ *     --response-ttl-ms N    age of stored responses
+ *     --response-bytes N     room for them
  *     --reasoning-field both|reasoning|reasoning_content
  * With the default template, chat_template_kwargs {"enable_thinking": true} opens a think block in
  * the prompt, and tools are shown as JSON. Tokens <think>, </think>, <tool_call> and </tool_call>
@@ -138,6 +140,8 @@ static bool set_option(options *o, const char *name, const char *v)
     else if (!strcmp(name, "--batch")) o->engine.max_rows = n;
     else if (!strcmp(name, "--positions")) o->fake.max_positions = n;
     else if (!strcmp(name, "--ping-ms")) o->server.ping_ms = n;
+    else if (!strcmp(name, "--response-ttl-ms")) o->server.store_ttl_ms = n;
+    else if (!strcmp(name, "--response-bytes")) o->server.store_bytes = n;
     else if (!strcmp(name, "--api-key")) o->keys[0] = v;
     else if (!strcmp(name, "--reasoning-field")) set_reasoning(o, v);
     else return false;
