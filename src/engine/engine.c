@@ -250,7 +250,8 @@ static void advance(qn_engine *e)
         if (!prompt) continue;
         uint32_t done = g->computed < g->n_prompt ? g->computed : g->n_prompt;
         atomic_fetch_add(&e->prompt_tokens, g->n_planned);
-        qn_gen_emit(g, &(qn_event){.kind = QN_EV_PROGRESS, .done = done, .total = g->n_prompt});
+        qn_gen_emit(g, &(qn_event){.kind = QN_EV_PROGRESS, .done = done, .total = g->n_prompt,
+                                   .stats = g->stats});
     }
 }
 

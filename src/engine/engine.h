@@ -95,7 +95,7 @@ typedef struct qn_event {
     bool is_eos;           /* TOKEN: the end-of-text token itself; it has no text */
     qn_sample sample;      /* TOKEN, PROMPT (there always with the token's logprob) */
     qn_finish finish;      /* DONE, always the last event, exactly once */
-    qn_gen_stats stats;    /* DONE */
+    qn_gen_stats stats;    /* DONE; PROGRESS: prompt_tokens and cached_tokens */
     qn_err err;            /* DONE with QN_FINISH_ERROR; with QN_FINISH_CANCELLED if the engine
                               itself cancelled */
 } qn_event;

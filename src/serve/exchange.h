@@ -48,6 +48,8 @@ typedef struct qn_protocol {
     void (*remind)(qn_exchange *x);
     /* The logprobs are sorted by part: `piece` is called for a reply that is not streamed too. */
     bool sorts_logprobs;
+    /* Stream, for return_progress: so much of the prompt is computed. NULL: a comment says so. */
+    void (*progress)(qn_exchange *x, const qn_event *ev);
 } qn_protocol;
 
 /* One of handle, answer and protocol is set. */
@@ -98,6 +100,8 @@ typedef struct qn_generation {
     int64_t created;      /* seconds since 1970 */
     const char *finish;   /* finish_reason once known: stop, length, tool_calls, error */
     qn_gen_stats stats;   /* once done */
+    qn_sample *prompt_samples; /* [prompt.len] in the arena, for echo with logprobs; else NULL */
+    bool echoed;          /* the prompt went out */
     size_t n_chars_out;   /* characters of the reply behind the last logprobs */
     double ttft_ms;       /* from the request to the first token; 0 before */
     double last_token_ms; /* when the last token came; 0 before the first */
@@ -272,5 +276,11 @@ json_t *qn_tokenize(qn_exchange *x, qn_http_error *e);
 json_t *qn_detokenize(qn_exchange *x, qn_http_error *e);
 json_t *qn_apply_template(qn_exchange *x, qn_http_error *e);
 json_t *qn_count_chat(qn_exchange *x, qn_http_error *e);
+
+/* embeddings.c. Errors: 400 with param, 429, 500. */
+json_t *qn_embeddings(qn_exchange *x, qn_http_error *e);
+
+/* True for a model whose hidden states are embeddings (no failure). */
+bool qn_embeds(const qn_server *s);
 
 #endif

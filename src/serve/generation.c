@@ -55,6 +55,8 @@ static bool submit(qn_exchange *x, qn_http_error *e)
     qn_request req = {
         .prompt = g->prompt.data, .n_prompt = g->prompt.len, .max_tokens = g->max_tokens,
         .eos = loaded->eos, .n_eos = loaded->n_eos, .sampling = g->fields.sampling,
+        .ignore_eos = g->fields.ignore_eos, .min_tokens = g->fields.min_tokens,
+        .prompt_logprobs = g->fields.echo && g->fields.logprobs,
         .notify = notify, .user = x,
     };
     req.sampling.special = x->server->special;
@@ -63,6 +65,12 @@ static bool submit(qn_exchange *x, qn_http_error *e)
     if (qn_pieces_init(&g->pieces, loaded->tok, &g->output, g->fields.stops, g->fields.n_stops,
                        g->fields.logprobs, &err)) {
         return qn_fail_err(e, &err, "stop");
+    }
+    if (req.prompt_logprobs) {
+        g->prompt_samples = qn_arena_take(&g->arena, g->prompt.len, sizeof *g->prompt_samples);
+        if (!g->prompt_samples) {
+            return qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
+        }
     }
     if (!qn_engine_submit(x->server->opts.engine, &req, &g->handle, &err)) return true;
     return qn_fail_err(e, &err, x->route->protocol->prompt_param);
@@ -249,6 +257,13 @@ static void take_token(qn_exchange *x, const qn_event *ev)
     give_pieces(x);
 }
 
+static void show_progress(qn_exchange *x, const qn_event *ev)
+{
+    const qn_protocol *p = x->route->protocol;
+    if (x->gen.fields.return_progress && p->progress) p->progress(x, ev);
+    else qn_sse_comment(&x->out, "keepalive %u/%u", ev->done, ev->total);
+}
+
 static void take_events(qn_exchange *x)
 {
     qn_event ev;
@@ -256,11 +271,11 @@ static void take_events(qn_exchange *x)
     while (x->phase == QN_PHASE_RUN && qn_gen_next(x->gen.handle, &ev)) {
         switch (ev.kind) {
         case QN_EV_PROGRESS:
-            if (x->stream) qn_sse_comment(&x->out, "keepalive %u/%u", ev.done, ev.total);
+            if (x->stream) show_progress(x, &ev);
             break;
         case QN_EV_TOKEN: take_token(x, &ev); break;
         case QN_EV_DONE: finish_run(x, &ev); break;
-        case QN_EV_PROMPT: break; /* no protocol asks for them */
+        case QN_EV_PROMPT: x->gen.prompt_samples[ev.index] = ev.sample; break;
         }
     }
     if (x->out.len != before) x->last_out_ms = qn_now_ms();

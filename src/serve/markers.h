@@ -24,6 +24,7 @@ typedef struct qn_output {
     const qn_tool_format *format;        /* of tool calls; NULL: they are not looked for */
     const json_t *tools;                 /* the request's tools, or NULL */
     bool one_call;                       /* the reply ends behind its first call */
+    bool keeps_space;                    /* the reply's first space is part of it: echo */
 } qn_output;
 
 typedef struct qn_markers qn_markers;

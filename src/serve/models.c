@@ -8,12 +8,12 @@
 
 static const char owner[] = "quern";
 
-static json_t *capabilities(void)
+static json_t *capabilities(const qn_server *s)
 {
-    static const struct { const char *name; bool has; } list[] = {
+    const struct { const char *name; bool has; } list[] = {
         {"chat_completions", true}, {"text_completions", true}, {"anthropic_messages", false},
         {"responses", false},       {"streaming", true},        {"tools", false},
-        {"structured_output", false}, {"logprobs", true},       {"embeddings", false},
+        {"structured_output", false}, {"logprobs", true},       {"embeddings", qn_embeds(s)},
         {"vision", false},          {"audio", false},           {"adapters", false},
         {"training", false},
     };
@@ -59,11 +59,12 @@ static json_t *model_row(const qn_server *s)
     json_object_set_new(j, "context_window", json_integer(n_ctx));
     json_object_set_new(j, "max_model_len", json_integer(n_ctx));
     static const char *const absent[] = {"reasoning", "vision", "audio", "tools",
-                                         "structured_output", "embeddings", "adapters"};
+                                         "structured_output", "adapters"};
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
         json_object_set_new(j, absent[i], json_false());
     }
-    json_object_set_new(j, "capabilities", capabilities());
+    json_object_set_new(j, "embeddings", json_boolean(qn_embeds(s)));
+    json_object_set_new(j, "capabilities", capabilities(s));
     json_object_set_new(j, "gen_defaults", gen_defaults(s));
     json_object_set_new(j, "meta", meta(s));
     return j;

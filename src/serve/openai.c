@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/clock.h"
 #include "serve/ids.h"
 #include "serve/json.h"
 #include "serve/sse.h"
@@ -83,40 +84,65 @@ json_t *qn_openai_logprobs(const qn_tokenizer *tok, const qn_sample *samples, si
 }
 
 /* Characters that a token adds to the reply: the first bytes of characters in it. */
-static size_t token_characters(const qn_tokenizer *tok, uint32_t id, bool is_first)
+static size_t token_characters(const qn_tokenizer *tok, uint32_t id, bool is_trimmed)
 {
     if (qn_tokenizer_is_special(tok, id)) return 0;
     qn_buf bytes = {0};
     qn_tokenizer_token_bytes(tok, id, &bytes);
     size_t n = 0;
     for (size_t i = 0; i < bytes.len; i++) n += (bytes.data[i] & 0xC0) != 0x80;
-    bool trimmed = is_first && bytes.len && bytes.data[0] == ' '; /* engine/reply.h drops it */
+    bool trimmed = is_trimmed && bytes.len && bytes.data[0] == ' '; /* text/detok.h drops it */
     qn_buf_release(&bytes);
     return n - trimmed;
 }
 
-json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n,
-                                  size_t *offset)
+json_t *qn_openai_legacy_new(void)
 {
-    if (!n) return json_null();
-    json_t *tokens = json_array(), *logprobs = json_array();
-    json_t *tops = json_array(), *offsets = json_array();
-    for (size_t i = 0; i < n; i++) {
-        const qn_sample *s = &samples[i];
-        json_t *top = json_object();
-        for (uint32_t k = 0; k < s->n_top; k++) {
-            size_t n_piece = 0;
-            const char *piece = qn_tokenizer_token(tok, s->top[k].id, &n_piece);
-            if (piece) json_object_set_new(top, piece, logprob_real(s->top[k].logprob));
-        }
-        json_array_append_new(tokens, token_piece(tok, s->token));
-        json_array_append_new(logprobs, logprob_real(s->logprob));
-        json_array_append_new(tops, top);
-        json_array_append_new(offsets, json_integer((json_int_t)*offset));
-        *offset += token_characters(tok, s->token, *offset == 0);
+    return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs",
+                     "text_offset");
+}
+
+void qn_openai_legacy_add(json_t *lp, const qn_tokenizer *tok, uint32_t token, const qn_sample *s,
+                          size_t offset)
+{
+    json_t *top = s ? json_object() : json_null();
+    for (uint32_t k = 0; s && k < s->n_top; k++) {
+        size_t n = 0;
+        const char *piece = qn_tokenizer_token(tok, s->top[k].id, &n);
+        if (piece) json_object_set_new(top, piece, logprob_real(s->top[k].logprob));
     }
-    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", logprobs,
-                     "top_logprobs", tops, "text_offset", offsets);
+    json_array_append_new(json_object_get(lp, "tokens"), token_piece(tok, token));
+    json_array_append_new(json_object_get(lp, "token_logprobs"),
+                          s ? logprob_real(s->logprob) : json_null());
+    json_array_append_new(json_object_get(lp, "top_logprobs"), top);
+    json_array_append_new(json_object_get(lp, "text_offset"), json_integer((json_int_t)offset));
+}
+
+void qn_openai_legacy_samples(json_t *lp, qn_exchange *x, const qn_sample *samples, size_t n)
+{
+    const qn_tokenizer *tok = x->server->opts.loaded->tok;
+    qn_generation *g = &x->gen;
+    for (size_t i = 0; i < n; i++) {
+        qn_openai_legacy_add(lp, tok, samples[i].token, &samples[i], g->n_chars_out);
+        bool trimmed = g->n_chars_out == 0 && !g->fields.echo;
+        g->n_chars_out += token_characters(tok, samples[i].token, trimmed);
+    }
+}
+
+/* ---- timings and progress, as llama-server gives them ---- */
+
+json_t *qn_openai_timings(const qn_exchange *x)
+{
+    const qn_gen_stats *st = &x->gen.stats;
+    double prompt_n = st->prompt_tokens - st->cached_tokens, n = x->gen.pieces.n_tokens;
+    double prompt_ms = st->prefill_ms, ms = st->decode_ms;
+    return json_pack(
+        "{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n",
+        (json_int_t)st->cached_tokens, "prompt_n", (json_int_t)prompt_n, "prompt_ms", prompt_ms,
+        "prompt_per_token_ms", prompt_n > 0 ? prompt_ms / prompt_n : 0, "prompt_per_second",
+        prompt_ms > 0 ? 1000 * prompt_n / prompt_ms : 0, "predicted_n", (json_int_t)n,
+        "predicted_ms", ms, "predicted_per_token_ms", n > 0 ? ms / n : 0, "predicted_per_second",
+        ms > 0 ? 1000 * n / ms : 0);
 }
 
 /* ---- chunks ---- */
@@ -134,11 +160,23 @@ void qn_openai_chunk(qn_exchange *x, const char *object, json_t *choice)
     qn_sse_data(&x->out, chunk_with(x, object, choice));
 }
 
+void qn_openai_progress(qn_exchange *x, const char *object, const qn_event *ev)
+{
+    json_t *chunk = chunk_with(x, object, NULL);
+    json_t *progress = json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)ev->total, "cache",
+                                 (json_int_t)ev->stats.cached_tokens, "processed",
+                                 (json_int_t)ev->done, "time_ms",
+                                 (json_int_t)(qn_now_ms() - x->start_ms));
+    json_object_set_new(chunk, "prompt_progress", progress);
+    qn_sse_data(&x->out, chunk);
+}
+
 void qn_openai_end(qn_exchange *x, const char *object, json_t *choice)
 {
     json_t *chunk = chunk_with(x, object, choice);
     qn_usage_mode mode = x->gen.fields.usage;
     if (mode == QN_USAGE_ON_FINISH) json_object_set_new(chunk, "usage", qn_openai_usage(x));
+    json_object_set_new(chunk, "timings", qn_openai_timings(x));
     qn_sse_data(&x->out, chunk);
     if (mode == QN_USAGE_CHUNK) {
         chunk = chunk_with(x, object, NULL);

@@ -22,13 +22,26 @@ json_t *qn_openai_usage(const qn_exchange *x);
  * Errors: NULL without memory. */
 json_t *qn_openai_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n);
 
-/* The old form, {tokens, token_logprobs, top_logprobs, text_offset}, for samples [n] whose text
- * begins *offset characters into the reply; *offset moves behind them. null if n is 0. Errors: NULL
- * without memory. */
-json_t *qn_openai_legacy_logprobs(const qn_tokenizer *tok, const qn_sample *samples, size_t n,
-                                  size_t *offset);
+/* The old form, {tokens, token_logprobs, top_logprobs, text_offset}, empty; the caller owns it.
+ * Errors: NULL without memory. */
+json_t *qn_openai_legacy_new(void);
 
-/* Append the chunk with this finish choice, with the usage where the request wants it, and [DONE].
+/* Add one token, whose text begins `offset` characters into the reply; s NULL: nothing is known
+ * about it (no failure). */
+void qn_openai_legacy_add(json_t *lp, const qn_tokenizer *tok, uint32_t token, const qn_sample *s,
+                          size_t offset);
+
+/* Add the next samples [n] of the reply and count their characters (no failure). */
+void qn_openai_legacy_samples(json_t *lp, qn_exchange *x, const qn_sample *samples, size_t n);
+
+/* {cache_n, prompt_n, prompt_ms, ..., predicted_per_second}. Errors: NULL without memory. */
+json_t *qn_openai_timings(const qn_exchange *x);
+
+/* Append a chunk with prompt_progress and no choice. Errors: x->out.failed. */
+void qn_openai_progress(qn_exchange *x, const char *object, const qn_event *ev);
+
+/* Append the chunk with this finish choice, with timings, the usage where the request wants
+ * it, and [DONE].
  * Takes `choice`. Errors: x->out.failed. */
 void qn_openai_end(qn_exchange *x, const char *object, json_t *choice);
 

@@ -132,10 +132,16 @@ static void reply(qn_exchange *x)
     json_array_append_new(choices, choice);
     json_object_set_new(j, "choices", choices);
     json_object_set_new(j, "usage", qn_openai_usage(x));
+    json_object_set_new(j, "timings", qn_openai_timings(x));
     qn_exchange_reply(x, 200, j);
+}
+
+static void progress(qn_exchange *x, const qn_event *ev)
+{
+    qn_openai_progress(x, chunk_name, ev);
 }
 
 const qn_protocol qn_openai_chat = {
     .prompt_param = "messages", .prepare = prepare, .begin = begin, .piece = piece, .end = end,
-    .reply = reply, .stream_error = qn_openai_stream_error,
+    .reply = reply, .stream_error = qn_openai_stream_error, .progress = progress,
 };

@@ -8,7 +8,8 @@ qn_code qn_pieces_init(qn_pieces *p, const qn_tokenizer *tok, const qn_output *o
 {
     uint32_t shown[QN_DETOK_MAX_SHOWN];
     p->keep_samples = keep_samples;
-    qn_code rc = qn_detok_new(&p->detok, tok, QN_DETOK_SKIP_SPECIAL | QN_DETOK_TRIM, err);
+    unsigned flags = QN_DETOK_SKIP_SPECIAL | (o->keeps_space ? 0u : (unsigned)QN_DETOK_TRIM);
+    qn_code rc = qn_detok_new(&p->detok, tok, flags, err);
     if (rc) return rc;
     qn_detok_show(p->detok, shown, qn_output_tokens(o, tok, shown, QN_DETOK_MAX_SHOWN));
     return qn_markers_new(&p->markers, o, stops, n_stops, &p->parts, err);

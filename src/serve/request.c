@@ -72,6 +72,27 @@ bool qn_field_object(const json_t *body, const char *name, json_t **out, qn_http
     return true;
 }
 
+bool qn_field_ids(const json_t *list, const char *name, uint32_t n_vocab, qn_ids *out,
+                 qn_http_error *e)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach(list, i, v) {
+        json_int_t id;
+        if (!qn_json_int(v, &id)) {
+            return qn_fail_field(e, name, "%s: token ids must be of type int", name);
+        }
+        if (id < 0 || id >= n_vocab) {
+            return qn_fail_field(e, name,
+                                 "%s: token id %lld is outside the vocabulary of %u tokens", name,
+                                 (long long)id, n_vocab);
+        }
+        uint32_t id32 = (uint32_t)id;
+        qn_ids_put(out, &id32, 1);
+    }
+    return !out->failed || qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
+}
+
 /* ---- the sampling fields, as a table ---- */
 
 typedef struct sampling_field {
@@ -273,6 +294,13 @@ bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults 
         return qn_fail_field(e, "n",
                              "n must be 1: several choices in one request are not supported yet");
     }
+    int64_t min_tokens = 0;
+    if (!qn_field_int(body, "min_tokens", 0, UINT32_MAX, &min_tokens, e) ||
+        !qn_field_bool(body, "ignore_eos", &f->ignore_eos, e) ||
+        !qn_field_bool(body, "return_progress", &f->return_progress, e)) {
+        return false;
+    }
+    f->min_tokens = (uint32_t)min_tokens;
     return read_stream(f, body, e) && read_sampling(&f->sampling, body, e) &&
            read_bias(&f->sampling, body, n_vocab, arena, e) && read_stops(f, body, e) &&
            read_logprobs(f, body, is_completion, e);
@@ -282,6 +310,11 @@ bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults 
 
 bool qn_fields_check_supported(const json_t *body, qn_http_error *e)
 {
+    json_t *hlg = NULL;
+    bool hlg_on = false;
+    if (!qn_field_object(body, "hlg", &hlg, e)) return false;
+    if (hlg && !qn_field_bool(hlg, "enabled", &hlg_on, e)) return false;
+    if (hlg_on) return qn_fail_field(e, "hlg", "not supported yet: hlg");
     const char *adapter = NULL;
     if (!qn_field_string(body, "adapter", &adapter, e)) return false;
     if (!adapter && !qn_field_string(body, "adapters", &adapter, e)) return false;

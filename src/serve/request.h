@@ -18,6 +18,7 @@
 #include "engine/reply.h"
 #include "sample/sampler.h"
 #include "serve/error.h"
+#include "text/tokenizer.h"
 
 enum { QN_API_TOP_LOGPROBS = 11, QN_LEGACY_TOP_LOGPROBS = 5 };
 
@@ -43,6 +44,10 @@ typedef struct qn_fields {
     size_t n_stops;
     bool logprobs;           /* report log-probabilities */
     bool legacy_logprobs;    /* in the shape of the old completions API */
+    bool echo;               /* completions: the reply begins with the prompt */
+    bool ignore_eos;         /* only max_tokens and stop strings end the reply */
+    uint32_t min_tokens;     /* no end token before this many */
+    bool return_progress;    /* stream: progress of the prompt as chunks */
 } qn_fields;
 
 /* Read the shared fields of a body. n_vocab bounds token ids in logit_bias. is_completion allows
@@ -64,5 +69,10 @@ bool qn_field_number(const json_t *body, const char *name, double min, double ma
                      qn_http_error *e);
 bool qn_field_string(const json_t *body, const char *name, const char **out, qn_http_error *e);
 bool qn_field_object(const json_t *body, const char *name, json_t **out, qn_http_error *e);
+
+/* Append the token ids in array `list`, the value of field `name`. Returns false with *e filled.
+ * Errors: 400 (not an integer, not below n_vocab), 500 without memory. */
+bool qn_field_ids(const json_t *list, const char *name, uint32_t n_vocab, qn_ids *out,
+                 qn_http_error *e);
 
 #endif

@@ -14,6 +14,7 @@ static const qn_route routes[] = {
     {.method = "POST", .path = "/v1/responses/input_tokens", .answer = qn_responses_count_tokens},
     {.method = "GET", .path = "/v1/responses/", .handle = qn_responses_get},
     {.method = "DELETE", .path = "/v1/responses/", .handle = qn_responses_delete},
+    {.method = "POST", .path = "/v1/embeddings", .answer = qn_embeddings},
     {.method = "GET", .path = "/v1/models", .handle = qn_models_list},
     {.method = "GET", .path = "/v1/models/", .handle = qn_models_one},
     {.method = "GET", .path = "/v1", .handle = qn_index},

@@ -115,22 +115,7 @@ static bool read_ids(qn_exchange *x, qn_http_error *e)
     if (!json_is_array(list)) {
         return qn_fail_field(e, "tokens", "tokens required: an array of token ids");
     }
-    size_t i;
-    json_t *v;
-    json_array_foreach(list, i, v) {
-        json_int_t id;
-        if (!qn_json_int(v, &id)) {
-            return qn_fail_field(e, "tokens", "tokens: token ids must be of type int");
-        }
-        if (id < 0 || id >= n_vocab) {
-            return qn_fail_field(e, "tokens",
-                                 "tokens: token id %lld is outside the vocabulary of %u tokens",
-                                 (long long)id, n_vocab);
-        }
-        uint32_t id32 = (uint32_t)id;
-        qn_ids_put(&x->gen.prompt, &id32, 1);
-    }
-    return !x->gen.prompt.failed || no_memory(e);
+    return qn_field_ids(list, "tokens", n_vocab, &x->gen.prompt, e);
 }
 
 /* The text under both servers' names. Takes nothing. */

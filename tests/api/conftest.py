@@ -138,3 +138,12 @@ def client(server):
 def http(server):
     with httpx.Client(base_url=server.url, timeout=120) as c:
         yield c
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A folder with a tiny model that mlx-lm's programs open as well (tiny.py)."""
+    from tiny import make_model
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-qwen3"
+    make_model(folder)
+    return folder
