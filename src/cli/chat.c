@@ -206,8 +206,7 @@ static qn_code encode(const chat *c, qn_ids *ids, qn_err *err)
     if (c->system) json_array_append(all, c->system);
     json_array_extend(all, c->messages);
     qn_code rc = qn_chat_render(c->s.loaded->chat, all, NULL, no_vars, true, false, &text, err);
-    if (!rc) rc = qn_tokenizer_encode(c->s.loaded->tok, text.data ? text.data : "", text.len,
-                                      qn_chat_encode_flags(c->s.loaded->chat), ids, err);
+    if (!rc) rc = qn_chat_encode(c->s.loaded->encoder, c->s.loaded->chat, NULL, &text, ids, err);
     json_decref(all);
     json_decref(no_vars);
     qn_buf_release(&text);

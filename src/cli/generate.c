@@ -92,8 +92,7 @@ static qn_code encode(const qn_args *args, const qn_session *s, const qn_buf *pr
     }
     qn_buf text = {0};
     qn_code rc = render(args, s, prompt, &text, err);
-    if (!rc) rc = qn_tokenizer_encode(s->loaded->tok, text.data ? text.data : "", text.len,
-                                      qn_chat_encode_flags(s->loaded->chat), ids, err);
+    if (!rc) rc = qn_chat_encode(s->loaded->encoder, s->loaded->chat, NULL, &text, ids, err);
     qn_buf_release(&text);
     return rc;
 }

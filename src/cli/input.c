@@ -62,3 +62,10 @@ qn_code qn_read_json(const char *path, const char *what, json_t **out, qn_err *e
     qn_buf_release(&text);
     return rc;
 }
+
+void qn_print_ids(const qn_ids *ids)
+{
+    putchar('[');
+    for (size_t i = 0; i < ids->len; i++) printf(i ? ",%u" : "%u", ids->data[i]);
+    puts("]");
+}

@@ -10,6 +10,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "text/tokenizer.h"
 
 /* Where the tokenizer files of `model` are: the path itself if it is a folder or a file, else the
  * folder of the model on this machine that the query means, whatever its architecture. Writes it to
@@ -23,5 +24,8 @@ qn_code qn_read_stdin(qn_buf *out, qn_err *err);
  * names the source in errors. Errors: QN_IO, QN_NOT_FOUND, QN_LIMIT, QN_INVALID (not JSON: line and
  * column), QN_NOMEM. */
 qn_code qn_read_json(const char *path, const char *what, json_t **out, qn_err *err);
+
+/* Print ids as a JSON array and a newline on standard output (no failure). */
+void qn_print_ids(const qn_ids *ids);
 
 #endif

@@ -123,10 +123,23 @@ static uint32_t shutdown_ms(void)
     return ms > 0 && ms < 4e9 ? (uint32_t)ceil(ms) : DEFAULT_SHUTDOWN_MS;
 }
 
-static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
+static int run_server(const qn_session *s, const qn_server_opts *so)
 {
     qn_err err = {0};
     qn_server *server;
+    if (qn_server_start(&server, so, &err)) return qn_fail(&err);
+    announce(server, s);
+    qn_stop_wait();
+    fputs("stopping; running requests may finish\n", stderr);
+    unsigned ended = qn_server_stop(server, shutdown_ms());
+    if (ended) fprintf(stderr, "%u requests were ended before they were done\n", ended);
+    return QN_EXIT_OK;
+}
+
+static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
+{
+    qn_err err = {0};
+    qn_sanitizer *sanitizer = NULL;
     so.engine = s->engine;
     so.loaded = s->loaded;
     uint32_t own = s->loaded->model->info.max_positions;
@@ -135,13 +148,14 @@ static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
     so.budget_binds = (qn_arg_bytes(args, "memory-budget") || qn_arg_bytes(args, "kv-budget")) &&
                       qn_engine_max_positions(s->engine) < asked;
     so.defaults = read_defaults(args, s);
-    if (qn_server_start(&server, &so, &err)) return qn_fail(&err);
-    announce(server, s);
-    qn_stop_wait();
-    fputs("stopping; running requests may finish\n", stderr);
-    unsigned ended = qn_server_stop(server, shutdown_ms());
-    if (ended) fprintf(stderr, "%u requests were ended before they were done\n", ended);
-    return QN_EXIT_OK;
+    if (qn_arg_bool(args, "sanitize-control-tokens") &&
+        qn_sanitizer_new(&sanitizer, s->loaded->tok, s->loaded->chat, &err)) {
+        return qn_fail(&err);
+    }
+    so.sanitizer = sanitizer;
+    int status = run_server(s, &so);
+    qn_sanitizer_free(sanitizer);
+    return status;
 }
 
 /* The file of stored responses; false without a folder for it, which a server can do without. */
@@ -305,6 +319,10 @@ static const qn_opt request_opts[] = {
      .kind = QN_OPT_STR,
      .arg = "JSON",
      .help = "variables for the chat template"},
+    {.name = "sanitize-control-tokens",
+     .kind = QN_OPT_BOOL,
+     .help = "control tokens that the messages, tools or template variables of a request spell stay "
+             "text"},
     {.name = "thinking",
      .kind = QN_OPT_SWITCH,
      .help = "ask the chat template for thinking, or for none; without it: the template's own way"},

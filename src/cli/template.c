@@ -19,6 +19,13 @@ typedef struct inputs {
     json_t *config; /* tokenizer_config.json; NULL without one */
 } inputs;
 
+/* What --ids needs; all NULL without it. */
+typedef struct parts {
+    qn_tokenizer *tok;
+    qn_encoder *encoder;
+    qn_sanitizer *sanitizer; /* NULL without --sanitize-control-tokens */
+} parts;
+
 static void inputs_release(inputs *in)
 {
     json_decref(in->messages);
@@ -96,21 +103,52 @@ static qn_code open_template(const qn_args *args, const char *folder, const json
     return rc;
 }
 
+/* Print the prompt, or with --ids its ids. */
+static qn_code print(const qn_args *args, const inputs *in, const qn_chat_template *ct,
+                     const parts *p, qn_err *err)
+{
+    qn_buf out = {0};
+    qn_ids ids = {0};
+    qn_code rc = qn_chat_render_marked(p->sanitizer, ct, in->messages, in->tools, in->kwargs,
+                                       !qn_arg_bool(args, "no-generation-prompt"), false, &out,
+                                       err);
+    if (!rc && p->encoder) rc = qn_chat_encode(p->encoder, ct, p->sanitizer, &out, &ids, err);
+    if (!rc && p->encoder) qn_print_ids(&ids);
+    else if (!rc && out.len) fwrite(out.data, 1, out.len, stdout);
+    qn_buf_release(&out);
+    qn_ids_release(&ids);
+    return rc;
+}
+
+static qn_code open_parts(parts *p, const qn_args *args, const char *folder,
+                          const qn_chat_template *ct, qn_err *err)
+{
+    if (!qn_arg_bool(args, "ids")) return QN_OK;
+    qn_code rc = qn_tokenizer_open(&p->tok, folder, err);
+    if (!rc) rc = qn_encoder_new(&p->encoder, p->tok, 0, 0, err);
+    if (rc || !qn_arg_bool(args, "sanitize-control-tokens")) return rc;
+    return qn_sanitizer_new(&p->sanitizer, p->tok, ct, err);
+}
+
+static void parts_release(parts *p)
+{
+    qn_sanitizer_free(p->sanitizer);
+    qn_encoder_free(p->encoder);
+    qn_tokenizer_close(p->tok);
+}
+
 static qn_code render(const qn_args *args, qn_err *err)
 {
     char folder[PATH_MAX];
     inputs in = {0};
+    parts p = {0};
     qn_chat_template *ct = NULL;
-    qn_buf out = {0};
     qn_code rc = qn_find_text_folder(qn_arg_pos(args, 0), folder, sizeof folder, err);
     if (!rc) rc = inputs_read(&in, args, folder, err);
     if (!rc) rc = open_template(args, folder, in.config, &ct, err);
-    if (!rc) {
-        rc = qn_chat_render(ct, in.messages, in.tools, in.kwargs,
-                            !qn_arg_bool(args, "no-generation-prompt"), false, &out, err);
-    }
-    if (!rc && out.len) fwrite(out.data, 1, out.len, stdout);
-    qn_buf_release(&out);
+    if (!rc) rc = open_parts(&p, args, folder, ct, err);
+    if (!rc) rc = print(args, &in, ct, &p, err);
+    parts_release(&p);
     qn_chat_template_free(ct);
     inputs_release(&in);
     return rc;
@@ -122,6 +160,11 @@ static int run_template(const qn_args *args)
     if (!qn_arg_given(args, "messages")) {
         qn_err_set(&err, QN_INVALID,
                    "no messages; right would be: quern template MODEL --messages FILE");
+        return qn_fail_usage(&err);
+    }
+    if (qn_arg_bool(args, "sanitize-control-tokens") && !qn_arg_bool(args, "ids")) {
+        qn_err_set(&err, QN_INVALID,
+                   "--sanitize-control-tokens decides how the prompt is encoded; it needs --ids");
         return qn_fail_usage(&err);
     }
     return render(args, &err) ? qn_fail(&err) : QN_EXIT_OK;
@@ -148,6 +191,12 @@ static const qn_opt opts[] = {
      .kind = QN_OPT_STR,
      .arg = "FILE",
      .help = "this Jinja template instead of the model's own"},
+    {.name = "ids",
+     .kind = QN_OPT_BOOL,
+     .help = "print the prompt's token ids as a JSON array instead of its text"},
+    {.name = "sanitize-control-tokens",
+     .kind = QN_OPT_BOOL,
+     .help = "with --ids: control tokens that messages, tools or variables spell stay text"},
     {0},
 };
 static const qn_opt_group groups[] = {{"Input", opts}, {0}};

@@ -27,13 +27,6 @@ static qn_code bad_input(const job *j, const char *want, qn_err *err)
 
 /* ---- text to ids ---- */
 
-static void print_ids(const qn_ids *ids)
-{
-    putchar('[');
-    for (size_t i = 0; i < ids->len; i++) printf(i ? ",%u" : "%u", ids->data[i]);
-    puts("]");
-}
-
 static void print_pieces(const job *j)
 {
     json_t *list = json_array();
@@ -55,7 +48,7 @@ static qn_code encode(job *j, const char *text, size_t n, qn_err *err)
     if (j->pieces)
         print_pieces(j);
     else
-        print_ids(&j->ids);
+        qn_print_ids(&j->ids);
     return QN_OK;
 }
 

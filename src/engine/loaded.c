@@ -51,6 +51,7 @@ static qn_code open_parts(qn_loaded *l, const char *dir, const qn_loaded_opts *o
     const json_t *type = json_object_get(qn_folder_config(l->folder), "model_type");
     if (json_is_string(type) && (rc = qn_model_check_type(json_string_value(type), err))) return rc;
     if ((rc = qn_tokenizer_open(&l->tok, dir, err))) return rc;
+    if ((rc = qn_encoder_new(&l->encoder, l->tok, 0, 0, err))) return rc;
     if ((rc = qn_chat_template_open(&l->chat, dir, qn_tokenizer_config(l->tok), err))) return rc;
     read_eos(l);
     if ((rc = qn_device_open(&l->dev, &o->device, err))) return rc;
@@ -85,6 +86,7 @@ void qn_loaded_close(qn_loaded *l)
     qn_model_close(l->model);
     if (l->dev) l->dev->ops->close(l->dev);
     qn_chat_template_free(l->chat);
+    qn_encoder_free(l->encoder);
     qn_tokenizer_close(l->tok);
     qn_folder_close(l->folder);
     free(l->id);

@@ -9,6 +9,7 @@
 
 #include "compute/device.h"
 #include "model/model.h"
+#include "text/encoder.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
@@ -20,6 +21,7 @@ typedef struct qn_loaded {
     qn_device *dev;
     qn_model *model;
     qn_tokenizer *tok;
+    qn_encoder *encoder;    /* encodes prompts, remembering the last ones */
     qn_chat_template *chat; /* never NULL: a model without a template gets the plain fallback */
     uint32_t eos[QN_MAX_EOS];
     size_t n_eos;

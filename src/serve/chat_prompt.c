@@ -12,6 +12,7 @@
 /* What is known of a request once its prompt's text exists. */
 typedef struct form {
     const qn_server *server;
+    const qn_sanitizer *sanitizer; /* NULL: control tokens in messages are control tokens */
     json_t *body, *messages; /* borrowed */
     json_t *vars;            /* of the template */
     qn_chat_tools tools;
@@ -124,8 +125,8 @@ static bool read_messages(form *f, qn_http_error *e)
 
 static qn_code render_once(form *f, qn_err *err)
 {
-    return qn_chat_render(template_of(f), f->messages, f->tools.shown, f->vars, !f->continues,
-                          f->continues, &f->text, err);
+    return qn_chat_render_marked(f->sanitizer, template_of(f), f->messages, f->tools.shown, f->vars,
+                                 !f->continues, f->continues, &f->text, err);
 }
 
 /* Render; some templates take one system message only, some no content beside thinking and calls. */
@@ -161,8 +162,7 @@ static bool encode(const form *f, qn_ids *ids, qn_http_error *e)
 {
     const qn_loaded *loaded = f->server->opts.loaded;
     qn_err err = {0};
-    if (!qn_tokenizer_encode(loaded->tok, f->text.data ? f->text.data : "", f->text.len,
-                             qn_chat_encode_flags(loaded->chat), ids, &err)) {
+    if (!qn_chat_encode(loaded->encoder, loaded->chat, f->sanitizer, &f->text, ids, &err)) {
         return true;
     }
     return qn_fail_err(e, &err, "messages");
@@ -179,7 +179,7 @@ bool qn_chat_prompt_text(const qn_server *s, json_t *body, qn_buf *text, qn_http
 
 bool qn_chat_prompt_ids(const qn_server *s, json_t *body, qn_ids *ids, qn_http_error *e)
 {
-    form f = {0};
+    form f = {.sanitizer = s->opts.sanitizer};
     bool ok = build(&f, s, body, e) && encode(&f, ids, e);
     release(&f);
     return ok;
@@ -267,7 +267,7 @@ bool qn_chat_prepare(qn_exchange *x, json_t *body, qn_http_error *e)
 {
     qn_generation *g = &x->gen;
     const qn_server *s = x->server;
-    form f = {0};
+    form f = {.sanitizer = s->opts.sanitizer};
     g->chat = json_incref(body);
     bool ok = qn_fields_check_supported(body, e) &&
               qn_fields_read(&g->fields, body, &s->opts.defaults,

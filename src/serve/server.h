@@ -22,6 +22,7 @@
 #include "engine/engine.h"
 #include "engine/loaded.h"
 #include "serve/request.h"
+#include "text/sanitize.h"
 
 typedef struct qn_server qn_server;
 
@@ -44,6 +45,7 @@ typedef struct qn_server_opts {
     uint32_t body_timeout_ms;           /* silence while a body is read; 0: 60000 */
     uint32_t ping_ms;                   /* silence before a comment in a stream; 0: 15000 */
     qn_request_defaults defaults;       /* for chat; completions use 512 tokens when none are set */
+    const qn_sanitizer *sanitizer;      /* of what goes into the chat template; NULL: none */
     const json_t *template_args;        /* object for every chat template; NULL: none */
     uint64_t memory_budget_bytes;       /* what the operator allows; 0: no budget */
     bool budget_binds;                  /* the context is shorter because of that budget */

@@ -67,7 +67,42 @@ qn_code qn_chat_render(const qn_chat_template *ct, const json_t *messages, const
     return rc;
 }
 
+qn_code qn_chat_render_marked(const qn_sanitizer *san, const qn_chat_template *ct,
+                              const json_t *messages, const json_t *tools, const json_t *args,
+                              bool add_generation_prompt, bool continue_final, qn_buf *out,
+                              qn_err *err)
+{
+    if (!san) {
+        return qn_chat_render(ct, messages, tools, args, add_generation_prompt, continue_final, out,
+                              err);
+    }
+    const json_t *in[3] = {messages, tools, args};
+    json_t *marked[3] = {0};
+    qn_code rc = QN_OK;
+    for (size_t i = 0; i < 3 && !rc; i++) {
+        if (in[i]) marked[i] = qn_sanitizer_mark(san, in[i]);
+        if (in[i] && !marked[i]) rc = qn_err_set(err, QN_NOMEM, "chat: out of memory");
+    }
+    if (!rc) {
+        rc = qn_chat_render(ct, marked[0], marked[1], marked[2], add_generation_prompt,
+                            continue_final, out, err);
+    }
+    for (size_t i = 0; i < 3; i++) json_decref(marked[i]);
+    return rc;
+}
+
 unsigned qn_chat_encode_flags(const qn_chat_template *ct)
 {
     return qn_chat_template_kind(ct) == QN_CHAT_FALLBACK ? QN_ENCODE_ADD_SPECIAL : 0;
+}
+
+/* Step 4 of the data path. */
+qn_code qn_chat_encode(qn_encoder *e, const qn_chat_template *ct, const qn_sanitizer *san,
+                       const qn_buf *text, qn_ids *out, qn_err *err)
+{
+    const char *s = text->data ? text->data : "";
+    if (san && qn_sanitizer_is_marked(s, text->len)) {
+        return qn_sanitizer_encode(san, s, text->len, out, err);
+    }
+    return qn_encoder_encode(e, s, text->len, qn_chat_encode_flags(ct), out, err);
 }

@@ -7,6 +7,8 @@
 
 #include <jansson.h>
 
+#include "text/encoder.h"
+#include "text/sanitize.h"
 #include "text/template.h"
 
 /* Render `messages` (array) with `tools` (array or NULL) and the members of `args` (object or NULL)
@@ -21,5 +23,17 @@ qn_code qn_chat_render(const qn_chat_template *ct, const json_t *messages, const
 /* The flags that qn_tokenizer_encode needs for the rendered text: a template writes its special tokens
  * itself, the fallback does not (no failure). */
 unsigned qn_chat_encode_flags(const qn_chat_template *ct);
+
+/* The same with every control token in messages, tools and args marked as text (text/sanitize.h); san
+ * NULL: as qn_chat_render. Errors: those of qn_chat_render; QN_NOMEM. */
+qn_code qn_chat_render_marked(const qn_sanitizer *san, const qn_chat_template *ct,
+                              const json_t *messages, const json_t *tools, const json_t *args,
+                              bool add_generation_prompt, bool continue_final, qn_buf *out,
+                              qn_err *err);
+
+/* Append the ids of a rendered prompt. san: what it was rendered with by
+ * qn_chat_render_marked, else NULL. Errors: those of qn_encoder_encode and qn_sanitizer_encode. */
+qn_code qn_chat_encode(qn_encoder *e, const qn_chat_template *ct, const qn_sanitizer *san,
+                       const qn_buf *text, qn_ids *out, qn_err *err);
 
 #endif

@@ -75,6 +75,15 @@ void qn_template_free(qn_template *t)
     free(t);
 }
 
+bool qn_template_writes(const qn_template *t, const char *s, size_t n)
+{
+    for (size_t i = 0; i < t->tree.literals.n; i++) {
+        const qn_jstr *text = t->tree.literals.v[i]->value.s;
+        if (text->n >= n && memmem(text->p, text->n, s, n)) return true;
+    }
+    return false;
+}
+
 void qn_template_set_limits(qn_template *t, int64_t steps, size_t memory_bytes)
 {
     t->max_steps = steps ? steps : QN_J_MAX_STEPS;

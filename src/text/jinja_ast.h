@@ -126,6 +126,7 @@ typedef struct qn_jtree {
     char *source;    /* with normalised line ends */
     size_t size;
     qn_jnodes body;
+    qn_jnodes literals; /* every text and string constant */
     qn_jscope *scope;
 } qn_jtree;
 

@@ -177,7 +177,9 @@ static qn_jnode *binary(qn_jparser *p, qn_jkind kind, qn_jop op, qn_jnode *a, qn
 static qn_jnode *constant(qn_jparser *p, qn_jval v, uint32_t line)
 {
     qn_jnode *n = qn_jp_node(p, QN_JN_CONST, line);
-    if (n) n->value = v;
+    if (!n) return NULL;
+    n->value = v;
+    if (v.type == QN_J_STR) qn_jp_add(p, &p->t->literals, n);
     return n;
 }
 

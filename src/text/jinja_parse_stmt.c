@@ -294,6 +294,7 @@ static void add_text(qn_jparser *p, qn_jnodes *out)
     if (n) n->value = (qn_jval){.type = QN_J_STR, .s = qn_jp_str(p, k->p, k->n)};
     p->at++;
     qn_jp_add(p, out, n);
+    qn_jp_add(p, &p->t->literals, n);
 }
 
 static void add_print(qn_jparser *p, qn_jnodes *out)

@@ -42,10 +42,12 @@ void qn_prompt_free(qn_prompt *p)
     free(p);
 }
 
-static size_t common_prefix(const qn_buf *old, const char *text, size_t n)
+size_t qn_prompt_common(const qn_prompt *p, const char *text, size_t n)
 {
-    size_t i = 0, most = n < old->len ? n : old->len;
-    while (i < most && old->data[i] == text[i]) i++;
+    enum { BLOCK = 4096 };
+    size_t i = 0, most = n < p->text.len ? n : p->text.len;
+    while (most - i >= BLOCK && !memcmp(p->text.data + i, text + i, BLOCK)) i += BLOCK;
+    while (i < most && p->text.data[i] == text[i]) i++;
     return i;
 }
 
@@ -64,7 +66,7 @@ qn_code qn_prompt_encode(qn_prompt *p, const char *text, size_t n, const qn_ids 
     qn_buf clean = {0};
     qn_code rc = tok_clean(&text, &n, &clean, err);
     if (!rc) {
-        rewind_to(p, common_prefix(&p->text, text, n));
+        rewind_to(p, qn_prompt_common(p, text, n));
         qn_buf_clear(&p->text);
         qn_buf_put(&p->text, text, n);
         rc = tok_encode_from(p->t, (tok_str){text, n}, p->kept, p->flags, &p->ids, &p->marks, err);
@@ -79,4 +81,15 @@ qn_code qn_prompt_encode(qn_prompt *p, const char *text, size_t n, const qn_ids 
 size_t qn_prompt_kept(const qn_prompt *p)
 {
     return p->kept;
+}
+
+size_t qn_prompt_length(const qn_prompt *p)
+{
+    return p->text.len;
+}
+
+size_t qn_prompt_bytes(const qn_prompt *p)
+{
+    return sizeof *p + p->text.cap + p->ids.cap * sizeof *p->ids.data +
+           p->marks.cap * sizeof *p->marks.v;
 }

@@ -26,4 +26,10 @@ qn_code qn_prompt_encode(qn_prompt *p, const char *text, size_t n, const qn_ids 
 /* How many bytes of the last text were not encoded again (no failure). */
 size_t qn_prompt_kept(const qn_prompt *p);
 
+/* Bytes of the last text, of its common start with `text` [n bytes], and of all memory (no
+ * failure). */
+size_t qn_prompt_length(const qn_prompt *p);
+size_t qn_prompt_common(const qn_prompt *p, const char *text, size_t n);
+size_t qn_prompt_bytes(const qn_prompt *p);
+
 #endif

@@ -292,6 +292,15 @@ bool qn_chat_template_mentions(const qn_chat_template *ct, const char *text)
     return ct->kind == QN_CHAT_DEEPSEEK && strcmp(text, "enable_thinking") == 0;
 }
 
+bool qn_chat_template_writes(const qn_chat_template *ct, const char *s, size_t n)
+{
+    for (size_t i = 0; i < ct->n; i++) {
+        const qn_template *t = ct->list[i].compiled;
+        if (t && qn_template_writes(t, s, n)) return true;
+    }
+    return false;
+}
+
 const char *qn_chat_template_source(const qn_chat_template *ct, bool tools)
 {
     const named *t = choose(ct, tools);

@@ -46,6 +46,9 @@ void qn_template_set_limits(qn_template *t, int64_t steps, size_t memory_bytes);
  * it before the template is shared between threads (no failure). */
 void qn_template_set_clock(qn_template *t, int64_t (*clock)(void *arg), void *arg);
 
+/* True if one of the template's own texts or string constants contains s [n bytes] (no failure). */
+bool qn_template_writes(const qn_template *t, const char *s, size_t n);
+
 /* Free; NULL is allowed (no failure). */
 void qn_template_free(qn_template *t);
 
@@ -89,6 +92,10 @@ qn_chat_kind qn_chat_template_kind(const qn_chat_template *ct);
 /* True if the source of any of the templates contains the text: which variables and markers a
  * template knows is decided by looking for their names (no failure). */
 bool qn_chat_template_mentions(const qn_chat_template *ct, const char *text);
+
+/* The same, but only the texts and string constants of the templates that compile count, not names
+ * or comments (no failure). */
+bool qn_chat_template_writes(const qn_chat_template *ct, const char *s, size_t n);
 
 /* The source of the template used with or without tools, for hashing; NULL if there is no source
  * (no failure). Kept until the template is freed. */

@@ -99,11 +99,11 @@ qn_code tok_parse_added(qn_tokenizer *t, const json_t *list, qn_err *err)
 
 /* ---- the trie ---- */
 
-static uint32_t new_node(qn_tokenizer *t, tok_trie *trie, uint8_t byte)
+static uint32_t new_node(qn_arena *arena, tok_trie *trie, uint8_t byte)
 {
     if (trie->n == trie->cap) {
         uint32_t cap = trie->cap ? trie->cap * 2 : 256;
-        tok_trie_node *p = qn_arena_take(&t->arena, cap, sizeof *p);
+        tok_trie_node *p = qn_arena_take(arena, cap, sizeof *p);
         if (!p) return 0;
         if (trie->n) memcpy(p, trie->nodes, trie->n * sizeof *p);
         trie->nodes = p;
@@ -120,7 +120,7 @@ uint32_t tok_trie_step(const tok_trie *trie, uint32_t first, uint8_t byte)
     return first;
 }
 
-bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index)
+bool tok_trie_add(qn_arena *arena, tok_trie *trie, tok_str s, uint32_t index)
 {
     uint32_t node = 0;
     for (size_t i = 0; i < s.n; i++) {
@@ -128,7 +128,7 @@ bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index)
         uint32_t first = node ? trie->nodes[node].child : trie->root[byte];
         uint32_t next = tok_trie_step(trie, first, byte);
         if (!next) {
-            next = new_node(t, trie, byte);
+            next = new_node(arena, trie, byte);
             if (!next) return false;
             trie->nodes[next].sibling = first;
             if (node) {
@@ -156,7 +156,7 @@ static qn_code index_one(qn_tokenizer *t, tok_scratch *sc, size_t i, qn_err *err
         if (!a->shown.s) return QN_NOMEM;
         if (s.n) t->normalized_added = true;
     }
-    return tok_trie_add(t, a->normalized ? &t->norm_trie : &t->raw_trie, a->shown, (uint32_t)i)
+    return tok_trie_add(&t->arena, a->normalized ? &t->norm_trie : &t->raw_trie, a->shown, (uint32_t)i)
                ? QN_OK
                : QN_NOMEM;
 }

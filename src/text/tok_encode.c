@@ -123,6 +123,7 @@ typedef struct encoder {
     const qn_tokenizer *t;
     tok_scratch *sc;
     bool plain; /* special tokens do not match in the text */
+    bool bare;  /* no added token does */
     qn_ids *out;
     tok_marks *marks; /* NULL: none wanted */
     const char *whole; /* the start of the text that marks count from */
@@ -240,7 +241,7 @@ static qn_code encode_section(encoder *e, tok_str s, bool origin)
 {
     qn_code rc = tok_norm_run(e->t, e->sc, s, &s, &origin, e->err);
     if (rc || !s.n) return rc;
-    if (!e->t->normalized_added) return encode_plain(e, s, origin);
+    if (!e->t->normalized_added || e->bare) return encode_plain(e, s, origin);
     return split_added(e, &e->t->norm_trie, s, 0, origin, encode_plain);
 }
 
@@ -262,7 +263,8 @@ static qn_code encode_text(encoder *e, tok_str s, size_t from)
 {
     if (from == s.n) return QN_OK;
     e->whole = s.s;
-    qn_code rc = split_added(e, &e->t->raw_trie, s, from, true, encode_sections);
+    qn_code rc = e->bare ? encode_sections(e, (tok_str){s.s + from, s.n - from}, from == 0)
+                         : split_added(e, &e->t->raw_trie, s, from, true, encode_sections);
     if (!rc && e->out->failed) rc = qn_err_set(e->err, QN_NOMEM, "tokenizer: out of memory");
     return rc;
 }
@@ -325,14 +327,14 @@ qn_code tok_encode_from(const qn_tokenizer *t, tok_str text, size_t from, unsign
     if (!sc) return qn_err_set(err, QN_NOMEM, "tokenizer: out of memory");
     bool post = flags & QN_ENCODE_ADD_SPECIAL && t->n_post;
     if (post && count_texts(t) != 1) marks = NULL; /* ids before a mark are not all of the text's */
-    encoder e = {.t = t, .sc = sc, .plain = flags & QN_ENCODE_PLAIN, .out = out, .marks = marks,
+    encoder e = {.t = t, .sc = sc, .plain = flags & QN_ENCODE_PLAIN,
+                 .bare = flags & QN_ENCODE_NO_ADDED, .out = out, .marks = marks,
                  .err = err};
     qn_code rc = post ? encode_with_post(&e, text, from) : encode_text(&e, text, from);
     tok_scratch_put(t, sc);
     return rc;
 }
 
-/* Step 4 of the data path. */
 qn_code qn_tokenizer_encode(const qn_tokenizer *t, const char *text, size_t n, unsigned flags,
                             qn_ids *out, qn_err *err)
 {

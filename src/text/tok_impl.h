@@ -458,7 +458,7 @@ qn_code tok_unigram_encode(const qn_tokenizer *t, tok_scratch *sc, tok_str piece
 qn_code tok_added_index(qn_tokenizer *t, qn_err *err);
 
 /* Add a byte string; its first index stays. False without memory. */
-bool tok_trie_add(qn_tokenizer *t, tok_trie *trie, tok_str s, uint32_t index);
+bool tok_trie_add(qn_arena *arena, tok_trie *trie, tok_str s, uint32_t index);
 /* The node for `byte` in the sibling list that starts at `first`, or 0. */
 uint32_t tok_trie_step(const tok_trie *trie, uint32_t first, uint8_t byte);
 

@@ -214,7 +214,7 @@ static qn_code build_kinds(qn_tokenizer *t, const spm *m, qn_err *err)
         const piece *p = &m->pieces[id];
         hidden[id] = p->type != PIECE_NORMAL && p->type != PIECE_USER;
         if (p->type == PIECE_UNKNOWN) out->unk = id;
-        if (p->type == PIECE_USER && !tok_trie_add(t, &out->user, p->text, id)) {
+        if (p->type == PIECE_USER && !tok_trie_add(&t->arena, &out->user, p->text, id)) {
             return qn_err_set(err, QN_NOMEM, "tokenizer.model: out of memory");
         }
     }

@@ -82,7 +82,7 @@ qn_code tok_parse_unigram(qn_tokenizer *t, const json_t *model, qn_err *err)
     for (uint32_t id = 0; id < m->vocab.n_ids && !rc; id++) {
         tok_str s = tok_vocab_token(&m->vocab, id);
         if (m->hidden && m->hidden[id]) continue;
-        if (s.n && !tok_trie_add(t, &m->trie, s, id)) {
+        if (s.n && !tok_trie_add(&t->arena, &m->trie, s, id)) {
             rc = qn_err_set(err, QN_NOMEM, "tokenizer.json: out of memory for the vocabulary");
         }
     }

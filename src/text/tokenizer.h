@@ -36,7 +36,8 @@ void qn_ids_release(qn_ids *v);
 enum {
     QN_ENCODE_ADD_SPECIAL =
         1,              /* run the post-processor: adds bos and the like where the file says so */
-    QN_ENCODE_PLAIN = 2 /* special tokens inside the text are ordinary characters */
+    QN_ENCODE_PLAIN = 2,   /* special tokens inside the text are ordinary characters */
+    QN_ENCODE_NO_ADDED = 4 /* so are all added tokens */
 };
 
 enum { QN_NO_TOKEN = 0xFFFFFFFFu };

@@ -217,6 +217,7 @@ int main(int argc, char **argv)
 {
     static options o = {.parser = "json_tools", .fake.max_positions = 65536};
     char config[128];
+    qn_err err = {0};
     read_options(&o, argc, argv);
     snprintf(config, sizeof config, "{\"tool_parser_type\": \"%s\"}", o.parser);
     o.fake.n_vocab = QN_BYTE_TOKENS + (uint32_t)o.s.n_added;
@@ -226,10 +227,15 @@ int main(int argc, char **argv)
     loaded.model = qn_fake_model(&o.fake);
     loaded.dev = loaded.model->dev;
     loaded.tok = qn_byte_tokenizer(o.s.added, o.s.n_added, config);
+    if (qn_encoder_new(&loaded.encoder, loaded.tok, 0, 0, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
     loaded.chat = read_template(&o);
     qn_log_set_level(QN_INFO);
     run(&o, &loaded);
     qn_model_close(loaded.model);
+    qn_encoder_free(loaded.encoder);
     qn_tokenizer_close(loaded.tok);
     qn_chat_template_free(loaded.chat);
     return 0;

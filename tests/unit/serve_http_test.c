@@ -63,6 +63,7 @@ static void rig_start(rig *r, const char *text, uint32_t n_prompt, uint32_t step
     r->loaded.model = qn_fake_model(&fo);
     r->loaded.dev = r->loaded.model->dev;
     r->loaded.tok = qn_byte_tokenizer(&end, 1, NULL);
+    if (qn_encoder_new(&r->loaded.encoder, r->loaded.tok, 0, 0, &err)) fail_msg("%s", err.text);
     r->loaded.chat = test_template();
     r->loaded.eos[0] = EOS;
     r->loaded.n_eos = 1;
@@ -80,6 +81,7 @@ static void rig_stop(rig *r)
     assert_int_equal(qn_server_stop(r->server, 20000), 0);
     qn_engine_free(r->engine);
     qn_model_close(r->loaded.model);
+    qn_encoder_free(r->loaded.encoder);
     qn_tokenizer_close(r->loaded.tok);
     qn_chat_template_free(r->loaded.chat);
 }
