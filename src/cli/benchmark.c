@@ -109,6 +109,9 @@ static qn_code open_model(bench *b, const qn_args *args, qn_progress *p, qn_err 
 {
     char cache[PATH_CAP];
     qn_code rc;
+    qn_kv_scheme kv;
+    if ((rc = qn_kv_scheme_read(args, &kv, err))) return rc;
+    kv.config_required = true;
     qn_device_opts device = qn_device_opts_read(args);
     bool cached = !qn_arg_bool(args, "no-panel-cache") && !qn_state_path(cache, sizeof cache, "panels", NULL);
     qn_model_opts mo = {.cache_dir = cached ? cache : NULL, .progress = on_load, .user = p,
@@ -118,7 +121,9 @@ static qn_code open_model(bench *b, const qn_args *args, qn_progress *p, qn_err 
     b->n_threads = b->dev->ops->n_threads(b->dev);
     snprintf(b->isa, sizeof b->isa, "%s", qn_device_isa(b->dev));
     if ((rc = qn_model_open(&b->model, b->folder, b->dev, &mo, err))) return rc;
-    qn_engine_opts eo = {.max_rows = most_sequences(b), .max_positions = longest(b)};
+    if ((rc = qn_kv_scheme_apply(&kv, b->dir, &b->model->kv, err))) return rc;
+    qn_engine_opts eo = {.max_rows = most_sequences(b), .max_positions = longest(b),
+                         .block_tokens = qn_block_tokens_read(args)};
     return qn_engine_new(&b->engine, b->model, &eo, err);
 }
 
@@ -429,7 +434,7 @@ static const qn_opt synthetic_opts[] = {
 };
 static const qn_opt_group groups[] = {
     {"Tests", opts}, {"Synthetic models", synthetic_opts}, {"Model", qn_opts_model}, {"Device", qn_opts_device},
-    {"Known from mlx_lm", qn_opts_refused}, {0}};
+    {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused}, {0}};
 static const qn_pos pos[] = {{"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_benchmark = {
     .name = "benchmark", .alias = "bench", .summary = "measure prefill and decode speed", .pos = pos, .groups = groups,

@@ -174,6 +174,25 @@ static qn_code answer(const qn_args *args, const qn_session *s, const qn_buf *pr
     return rc;
 }
 
+static const char ruler[] = "==========";
+
+/* The end of what mlx_lm.generate prints unless it is told not to. */
+static void print_report(const qn_answer *a)
+{
+    const qn_gen_stats *st = &a->stats;
+    double prefill_s = st->prefill_ms / 1000, decode_s = st->decode_ms / 1000;
+    printf("\n%s\n", ruler);
+    if (!st->generated_tokens) {
+        puts("No text generated for this prompt");
+        return;
+    }
+    printf("Prompt: %u tokens, %.3f tokens-per-sec\n", st->prompt_tokens,
+           prefill_s > 0 ? st->prompt_tokens / prefill_s : 0);
+    printf("Generation: %u tokens, %.3f tokens-per-sec\n", st->generated_tokens,
+           decode_s > 0 ? st->generated_tokens / decode_s : 0);
+    printf("Peak memory: %.3f GB\n", (double)qn_peak_bytes() / 1e9);
+}
+
 static int run_generate(const qn_args *args)
 {
     qn_err err = {0};
@@ -187,10 +206,13 @@ static int run_generate(const qn_args *args)
         qn_buf_release(&prompt);
         return qn_fail_usage(&err);
     }
+    bool report = qn_arg_bool(args, "mlx-lm-report");
     qn_stop_catch();
     if (qn_session_open(&s, args, model, &(qn_engine_opts){.max_rows = 1}, &err)) status = qn_fail(&err);
-    else if (answer(args, &s, &prompt, &sc, &a, &err)) status = qn_fail(&err);
-    if (!status && !sc.broken && !sc.ends_in_newline) putchar('\n');
+    else if (report) puts(ruler);
+    if (!status && answer(args, &s, &prompt, &sc, &a, &err)) status = qn_fail(&err);
+    if (!status && !sc.broken && report) print_report(&a);
+    else if (!status && !sc.broken && !sc.ends_in_newline) putchar('\n');
     if (!status && qn_arg_bool(args, "stats")) fflush(stdout), qn_stats_line(stderr, &a, sc.first_ms);
     if (sc.broken) status = QN_EXIT_FAILED;
     if (qn_stop_asked()) status = qn_stop_status();
@@ -211,11 +233,13 @@ static const qn_opt opts[] = {
     {.name = "extra-eos-token", .kind = QN_OPT_WORDS, .help = "tokens that end the answer besides the model's own"},
     {.name = "stats", .kind = QN_OPT_BOOL, .help = "print a line of speeds on stderr at the end"},
     {.name = "verbose", .kind = QN_OPT_BOOL, .same_as = "stats", .hidden = true},
+    {.name = "mlx-lm-report", .kind = QN_OPT_BOOL,
+     .help = "the text between mlx_lm's lines, on stdout", .hidden = true},
     {0},
 };
 static const qn_opt_group groups[] = {
     {"Prompt and answer", opts}, {"Model", qn_opts_model}, {"Sampling", qn_opts_sampling},
-    {"Device", qn_opts_device}, {"Known from mlx_lm", qn_opts_refused}, {0}};
+    {"Device", qn_opts_device}, {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused}, {0}};
 static const qn_pos pos[] = {
     {"MODEL", "a folder, or a part of the name of a model on this machine", false},
     {"PROMPT", "the prompt, if --prompt is not given; without both, standard input is read", false},

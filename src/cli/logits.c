@@ -151,7 +151,8 @@ static const qn_opt opts[] = {
     {0},
 };
 static const qn_opt_group groups[] = {
-    {"Input and output", opts}, {"Model", qn_opts_model}, {"Device", qn_opts_device}, {0}};
+    {"Input and output", opts}, {"Model", qn_opts_model}, {"Device", qn_opts_device},
+    {"KV cache", qn_opts_kv}, {0}};
 static const qn_pos pos[] = {
     {"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_logits = {

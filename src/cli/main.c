@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/help.h"
+#include "cli/mlx_lm.h"
 #include "cli/term.h"
 #include "cli/verbs.h"
 #include "core/rt.h"
@@ -66,12 +67,15 @@ static int run_verb(const qn_verb *verb, int argc, char **argv)
     return status;
 }
 
-/* "quern.VERB" and "mlx_lm.VERB" are names under which mlx_lm's command lines would work. */
-static bool is_mlx_lm_name(const char *argv0)
+static int run_mlx_lm(const char *command, int argc, char **argv)
 {
-    const char *base = strrchr(argv0, '/');
-    base = base ? base + 1 : argv0;
-    return !strncmp(base, "mlx_lm.", 7) || !strncmp(base, "quern.", 6);
+    qn_err err = {0};
+    qn_mlx_lm t;
+    int status;
+    if (qn_mlx_lm_translate(&t, command, argc, argv, &err)) status = qn_fail_usage(&err);
+    else status = run_verb(t.verb, t.argc, t.argv);
+    qn_mlx_lm_free(&t);
+    return status;
 }
 
 static int run_without_verb(int argc, char **argv)
@@ -88,11 +92,8 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     qn_rt_init();
-    if (is_mlx_lm_name(argv[0])) {
-        fprintf(stderr, "quern: error: not supported yet: the command name %s; right would be \"quern VERB\"\n",
-                argv[0]);
-        return QN_EXIT_USAGE;
-    }
+    const char *command = qn_mlx_lm_command(argv[0]);
+    if (command) return run_mlx_lm(command, argc - 1, argv + 1);
     if (argc < 2) return run_without_verb(0, argv + 1);
     const char *first = argv[1];
     if (!strcmp(first, "-h") || !strcmp(first, "--help")) return run_verb(&qn_verb_help, 0, NULL);

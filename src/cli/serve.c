@@ -158,6 +158,20 @@ static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
     return status;
 }
 
+/* --chat-template instead of the model's own. */
+static qn_code replace_template(const qn_args *args, qn_loaded *loaded, qn_err *err)
+{
+    const char *source = qn_arg_str(args, "chat-template");
+    qn_chat_template *given;
+    if (!source || !*source) return QN_OK;
+    qn_code rc = qn_chat_template_from_source(&given, source, strlen(source),
+                                              qn_tokenizer_config(loaded->tok), err);
+    if (rc) return rc;
+    qn_chat_template_free(loaded->chat);
+    loaded->chat = given;
+    return QN_OK;
+}
+
 /* The file of stored responses; false without a folder for it, which a server can do without. */
 static bool find_store(char *path, size_t cap)
 {
@@ -192,7 +206,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
             s.loaded->id = name;
         }
     }
-    int status = serve(args, &s, so);
+    int status = replace_template(args, s.loaded, &err) ? qn_fail(&err) : serve(args, &s, so);
     qn_session_close(&s);
     return status;
 }
@@ -284,10 +298,6 @@ static const qn_opt http_opts[] = {
      .choices = "DEBUG|INFO|WARNING|ERROR|CRITICAL|debug|info|warning|error|critical",
      .arg = "LEVEL",
      .help = "DEBUG, INFO, WARNING, ERROR or CRITICAL"},
-    {.name = "no-open",
-     .kind = QN_OPT_BOOL,
-     .ignored = "a browser is never opened",
-     .hidden = true},
     {0},
 };
 static const qn_opt request_opts[] = {
@@ -340,43 +350,24 @@ static const qn_opt request_opts[] = {
      .dflt = "8",
      .arg = "GIB",
      .help = "memory for the KV of earlier prompts and replies, which later ones reuse; 0: off"},
-    {.name = "prompt-cache-size",
-     .kind = QN_OPT_INT,
-     .refused = "the prompt cache",
-     .hidden = true},
     {.name = "prompt-cache-bytes",
      .kind = QN_OPT_SIZE,
      .size_rule = QN_SIZE_BYTES,
-     .refused = "the prompt cache",
+     .min = 0,
+     .max = 1e15,
+     .same_as = "prompt-cache",
      .hidden = true},
-    {.name = "prompt-concurrency",
+    {.name = "prompt-cache-size",
      .kind = QN_OPT_INT,
-     .ignored = "prompts share one step",
+     .ignored = "the prompt cache is bounded by its bytes: --prompt-cache",
      .hidden = true},
     {.name = "chat-template",
      .kind = QN_OPT_STR,
-     .refused = "replacing the model's chat template",
-     .hidden = true},
-    {.name = "isolate",
-     .kind = QN_OPT_BOOL,
-     .refused = "an engine in a process of its own",
-     .hidden = true},
-    {.name = "model-pool", .kind = QN_OPT_INT, .refused = "several models", .hidden = true},
-    {.name = "ssd-cache",
-     .kind = QN_OPT_STR,
-     .refused = "the disk tier of the prompt cache",
-     .hidden = true},
-    {.name = "ssd-cache-max",
-     .kind = QN_OPT_STR,
-     .refused = "the disk tier of the prompt cache",
-     .hidden = true},
-    {.name = "ssd-demote-idle",
-     .kind = QN_OPT_STR,
-     .refused = "the disk tier of the prompt cache",
-     .hidden = true},
-    {.name = "ssd-cache-verify",
-     .kind = QN_OPT_BOOL,
-     .refused = "the disk tier of the prompt cache",
+     .arg = "TEXT",
+     .help = "the source of a chat template, instead of the model's own"},
+    {.name = "prompt-concurrency",
+     .kind = QN_OPT_INT,
+     .ignored = "prompts share one step",
      .hidden = true},
     {.name = "memory-budget",
      .kind = QN_OPT_SIZE,
@@ -394,20 +385,46 @@ static const qn_opt request_opts[] = {
      .dflt = "0",
      .arg = "GB",
      .help = "memory for the KV cache of running requests; more requests wait. 0: no own limit"},
-    {.name = "allow-private-media",
-     .kind = QN_OPT_BOOL,
-     .refused = "images and audio",
-     .hidden = true},
-    {.name = "paged-kv",
-     .kind = QN_OPT_BOOL,
-     .ignored = "the KV cache is always paged",
-     .hidden = true},
     {0},
 };
+
+/* Accepted because they say what is so anyway, and refused because their work is still to come. */
+#define IGNORED(flag, of_kind, why) {.name = flag, .kind = of_kind, .ignored = why, .hidden = true}
+#define REFUSED(flag, of_kind, why) {.name = flag, .kind = of_kind, .refused = why, .hidden = true}
+static const char disk_tier[] = "the disk tier of the prompt cache",
+                  one_step[] = "every step is planned the same way",
+                  speculation[] = "speculation";
+static const qn_opt other_opts[] = {
+    IGNORED("no-open", QN_OPT_BOOL, "a browser is never opened"),
+    IGNORED("compiled-decode", QN_OPT_SWITCH, one_step),
+    IGNORED("compiled-activations", QN_OPT_SWITCH, one_step),
+    IGNORED("fused-sdpa", QN_OPT_SWITCH, "attention is always fused"),
+    REFUSED("open", QN_OPT_BOOL, "opening a browser"),
+    REFUSED("isolate", QN_OPT_BOOL, "an engine in a process of its own"),
+    REFUSED("model-pool", QN_OPT_INT, "several models"),
+    REFUSED("ssd-cache", QN_OPT_STR, disk_tier),
+    REFUSED("ssd-cache-max", QN_OPT_STR, disk_tier),
+    REFUSED("ssd-demote-idle", QN_OPT_STR, disk_tier),
+    REFUSED("ssd-cache-verify", QN_OPT_BOOL, disk_tier),
+    REFUSED("generation-checkpoint", QN_OPT_INT, disk_tier),
+    REFUSED("allow-private-media", QN_OPT_BOOL, "images and audio"),
+    REFUSED("ngram-max", QN_OPT_INT, speculation),
+    REFUSED("ngram-min", QN_OPT_INT, speculation),
+    REFUSED("mtp", QN_OPT_SWITCH, speculation),
+    REFUSED("force-wire", QN_OPT_BOOL, "pinning weights in memory"),
+    REFUSED("expert-offload", QN_OPT_BOOL, "experts on disk"),
+    REFUSED("l3", QN_OPT_BOOL, "a third tier; --l1 is exact, the default is fast"),
+    REFUSED("auto-download", QN_OPT_BOOL, "downloading"),
+    REFUSED("download", QN_OPT_BOOL, "downloading"),
+    {0},
+};
+#undef IGNORED
+#undef REFUSED
 static const qn_opt_group groups[] = {
     {"HTTP", http_opts}, {"Requests", request_opts}, {"Model", qn_opts_model},
     {"Sampling where a request does not say", qn_opts_sampling}, {"Device", qn_opts_device},
-    {"Known from mlx_lm", qn_opts_refused}, {0}};
+    {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused},
+    {"Known from mlx-bun", other_opts}, {0}};
 static const qn_pos pos[] = {
     {"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_serve = {

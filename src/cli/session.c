@@ -1,6 +1,7 @@
 /* session.c - see session.h. */
 #include "cli/session.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -56,6 +57,39 @@ const qn_opt qn_opts_device[] = {
      .kind = QN_OPT_BOOL,
      .help =
          "keep the weights' computing layout in memory instead of a file beside Quern's caches"},
+    {0},
+};
+
+const qn_opt qn_opts_kv[] = {
+    {.name = "kv-quant",
+     .kind = QN_OPT_STR,
+     .arg = "SCHEME",
+     .help = "quantize the KV cache: 8 or 4 bits, k8v4 (keys and values apart), config (layer by "
+             "layer, from the model's kv_config.json), or off"},
+    {.name = "kv-bits",
+     .kind = QN_OPT_ENUM,
+     .choices = "4|8",
+     .help = "the same as --kv-quant with 8 or 4, as mlx_lm spells it"},
+    {.name = "kv-group-size",
+     .kind = QN_OPT_ENUM,
+     .choices = "32|64|128",
+     .dflt = "64",
+     .help = "elements of a head that share a scale"},
+    {.name = "quantized-kv-start",
+     .kind = QN_OPT_INT,
+     .min = 0,
+     .max = 1e9,
+     .help = "with --l1: the length from which on the cache is quantized, as in mlx_lm (5000 with "
+             "--kv-bits, 0 with --kv-quant); without --l1 every token is quantized as it is stored"},
+    {.name = "paged-kv-block-size",
+     .kind = QN_OPT_ENUM,
+     .choices = "16|32|64|128|256",
+     .dflt = "64",
+     .help = "tokens of a block of the KV cache"},
+    {.name = "paged-kv",
+     .kind = QN_OPT_BOOL,
+     .ignored = "the KV cache always lies in blocks",
+     .hidden = true},
     {0},
 };
 
@@ -142,16 +176,6 @@ const qn_opt qn_opts_sampling[] = {
 
 const qn_opt qn_opts_refused[] = {
     {.name = "l2", .kind = QN_OPT_BOOL, .refused = "tiers other than the default", .hidden = true},
-    {.name = "kv-quant", .kind = QN_OPT_STR, .refused = "a quantized KV cache", .hidden = true},
-    {.name = "kv-bits", .kind = QN_OPT_INT, .refused = "a quantized KV cache", .hidden = true},
-    {.name = "kv-group-size",
-     .kind = QN_OPT_INT,
-     .refused = "a quantized KV cache",
-     .hidden = true},
-    {.name = "quantized-kv-start",
-     .kind = QN_OPT_INT,
-     .refused = "a quantized KV cache",
-     .hidden = true},
     {.name = "max-kv-size", .kind = QN_OPT_INT, .refused = "a rotating KV cache", .hidden = true},
     {.name = "prompt-cache-file",
      .kind = QN_OPT_STR,
@@ -164,7 +188,7 @@ const qn_opt qn_opts_refused[] = {
     {.name = "num-draft-tokens", .kind = QN_OPT_INT, .refused = "speculation", .hidden = true},
     {.name = "use-default-chat-template",
      .kind = QN_OPT_BOOL,
-     .refused = "replacing the model's chat template",
+     .ignored = "a model without a template gets the plain one anyway",
      .hidden = true},
     {.name = "image", .kind = QN_OPT_LIST, .refused = "images", .hidden = true},
     {.name = "prefill-step-size",
@@ -197,6 +221,34 @@ qn_device_opts qn_device_opts_read(const qn_args *args)
     return o;
 }
 
+enum { MLX_KV_START = 5000 }; /* mlx_lm's default for --quantized-kv-start */
+
+/* A number of an option with choices. */
+static uint32_t choice(const qn_args *args, const char *name)
+{
+    const char *text = qn_arg_str(args, name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+uint32_t qn_block_tokens_read(const qn_args *args) { return choice(args, "paged-kv-block-size"); }
+
+qn_code qn_kv_scheme_read(const qn_args *args, qn_kv_scheme *out, qn_err *err)
+{
+    *out = (qn_kv_scheme){.group = choice(args, "kv-group-size")};
+    const char *scheme = qn_arg_str(args, "kv-quant");
+    uint32_t bits = choice(args, "kv-bits");
+    if (scheme && bits)
+        return qn_err_set(err, QN_INVALID, "--kv-quant and --kv-bits say the same: give one of them");
+    if (scheme) {
+        qn_code rc = qn_kv_scheme_parse(out, scheme, err);
+        if (rc) return rc;
+    }
+    if (bits) out->k_bits = out->v_bits = bits, out->start = MLX_KV_START;
+    if (qn_arg_given(args, "quantized-kv-start"))
+        out->start = (uint32_t)qn_arg_int(args, "quantized-kv-start");
+    return QN_OK;
+}
+
 static void on_load(void *user, const char *what, uint64_t done, uint64_t total)
 {
     char a[32], b[32], detail[160];
@@ -208,14 +260,18 @@ static void on_load(void *user, const char *what, uint64_t done, uint64_t total)
 static qn_code open_parts(qn_session *s, const qn_args *args, const char *positional,
                           const qn_engine_opts *limits, qn_progress *p, qn_err *err)
 {
-    qn_code rc = qn_pick_model(&s->store, args, positional, &s->entry, err);
+    qn_kv_scheme kv;
+    qn_code rc = qn_kv_scheme_read(args, &kv, err);
     if (rc) return rc;
-    const qn_loaded_opts lo = {.device = qn_device_opts_read(args), .progress = on_load, .user = p,
-                               .no_panel_cache = qn_arg_bool(args, "no-panel-cache")};
+    kv.config_required = !limits; /* comparisons want what they ask for */
+    if ((rc = qn_pick_model(&s->store, args, positional, &s->entry, err))) return rc;
+    qn_loaded_opts lo = {.device = qn_device_opts_read(args), .progress = on_load, .user = p,
+                         .no_panel_cache = qn_arg_bool(args, "no-panel-cache"), .kv = kv};
     if ((rc = qn_loaded_open(&s->loaded, s->entry->path, s->entry->id, &lo, err))) return rc;
     if (!limits) return QN_OK;
     qn_engine_opts eo = *limits;
     eo.max_positions = (uint32_t)qn_arg_int(args, "context-length");
+    eo.block_tokens = qn_block_tokens_read(args);
     return qn_engine_new(&s->engine, s->loaded->model, &eo, err);
 }
 

@@ -16,6 +16,9 @@
 /* --threads, --device, --l1, --context-length and what belongs to opening a model. */
 extern const qn_opt qn_opts_device[];
 
+/* --kv-quant and the other options of the KV cache. */
+extern const qn_opt qn_opts_kv[];
+
 /* --temperature, --top-p and the other sampling options. */
 extern const qn_opt qn_opts_sampling[];
 
@@ -41,6 +44,13 @@ void qn_session_close(qn_session *s);
 
 /* The device options out of qn_opts_device (no failure). */
 qn_device_opts qn_device_opts_read(const qn_args *args);
+
+/* The KV options out of qn_opts_kv: the scheme. config_required is the caller's to set. Errors:
+ * QN_INVALID, QN_UNSUPPORTED, naming the option. */
+qn_code qn_kv_scheme_read(const qn_args *args, qn_kv_scheme *out, qn_err *err);
+
+/* Tokens of a KV block, from the same options (no failure). */
+uint32_t qn_block_tokens_read(const qn_args *args);
 
 /* The sampling options of the command line over those of generation_config.json (`folder`; NULL:
  * not asked). top_p of 0, or 1 and more, is off (no failure). */

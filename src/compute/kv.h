@@ -56,6 +56,10 @@ typedef struct qn_kv_spec {
     uint32_t block_tokens; /* a power of two from 16 to 256 */
     uint32_t n_groups, n_layers;
     qn_kv_group groups[QN_MAX_KV_GROUPS];
+    /* Where a device imitates mlx-lm (ref): an item that starts at this position or later attends to
+     * quantized KV, an earlier one, and always the first, to what was computed. Other devices encode
+     * on append and attend to the codes from the first token on. */
+    uint32_t quantized_start;
     uint32_t n_states;     /* slots for recurrent state; 0 when no layer has any */
     qn_kv_layer *layers;   /* [n_layers]; layers without KV have n_kv_heads 0 */
 } qn_kv_spec;

@@ -47,6 +47,10 @@ static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
         return qn_err_set(err, QN_INVALID, "KV block size %u, must be 16, 32, 64, 128 or 256",
                           o->block_tokens);
     }
+    if (e->compat) {
+        uint32_t piece = o->max_positions < QN_MLX_PREFILL ? o->max_positions : QN_MLX_PREFILL;
+        o->mixed_tokens = o->step_tokens = piece + o->max_rows;
+    }
     if (o->mixed_tokens < o->max_rows) o->mixed_tokens = o->max_rows;
     if (o->step_tokens < o->mixed_tokens) o->step_tokens = o->mixed_tokens;
     return QN_OK;
@@ -118,11 +122,12 @@ static void cap_positions(qn_engine *e)
     }
 }
 
-/* May rows share what others computed? Not a recurrent state; and not the keys behind a wrapped
- * window on `ref`, where they depend on where the other row's prompt ended (qn_item). */
+/* May rows share what others computed? Not a recurrent state; and not, on `ref`, the keys behind a
+ * wrapped window, which depend on where the other row's prompt ended (qn_item), nor what was
+ * computed beside a quantized cache, which depends on where it was cut. */
 static bool can_share(const qn_engine *e)
 {
-    if (e->kv.n_states) return false;
+    if (e->kv.n_states || e->compat) return false;
     for (uint32_t g = 0; e->exact && g < e->kv.n_groups; g++)
         if (e->kv.groups[g].rule == QN_KV_SLIDING) return false;
     return true;
@@ -419,6 +424,9 @@ qn_code qn_engine_new(qn_engine **out, qn_model *model, const qn_engine_opts *op
     if (!e) return qn_err_set(err, QN_NOMEM, "engine: out of memory");
     e->model = model;
     e->exact = !strcmp(model->dev->name, "ref");
+    for (uint32_t i = 0; e->exact && i < model->kv.n_layers; i++)
+        e->compat |= qn_kv_quantized(model->kv.layers[i].k_codec) ||
+                     qn_kv_quantized(model->kv.layers[i].v_codec);
     pthread_mutex_init(&e->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);

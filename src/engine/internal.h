@@ -11,8 +11,11 @@
 
 #include "engine/gen.h"
 
-/* Results per step for rows that want one at every position of their prompt, beside one per row. */
-enum { QN_WIDE_OUT = 32 };
+enum {
+    QN_WIDE_OUT = 32,     /* results per step for rows that want one at every position of their
+                           * prompt, beside one per row */
+    QN_MLX_PREFILL = 2048 /* prompt tokens of one forward pass of mlx-lm */
+};
 
 /* A call of qn_engine_exclusive that waits; on its caller's stack. */
 typedef struct qn_job {
@@ -42,6 +45,7 @@ struct qn_engine {
     qn_prefix *prefix;   /* NULL: off, or the model has recurrent layers */
     qn_run *run;
     bool exact;          /* the device gives mlx-lm's bits: so do the samplers */
+    bool compat;         /* and its KV is quantized: prompts are cut where mlx-lm cuts them */
     pthread_t thread;
     bool has_thread;
 

@@ -58,7 +58,8 @@ static qn_code open_parts(qn_loaded *l, const char *dir, const qn_loaded_opts *o
     qn_err no_home = {0}; /* without a home folder the panels stay in memory */
     bool cached = !o->no_panel_cache && !qn_state_path(cache, sizeof cache, "panels", &no_home);
     qn_model_opts mo = {.cache_dir = cached ? cache : NULL, .progress = on_weights, .user = (void *)(uintptr_t)o};
-    return qn_model_open(&l->model, l->folder, l->dev, &mo, err);
+    if ((rc = qn_model_open(&l->model, l->folder, l->dev, &mo, err))) return rc;
+    return qn_kv_scheme_apply(&o->kv, dir, &l->model->kv, err);
 }
 
 /* Step 2 of the data path. */

@@ -7,6 +7,7 @@
 #ifndef QN_ENGINE_LOADED_H
 #define QN_ENGINE_LOADED_H
 
+#include "cache/kv_scheme.h"
 #include "compute/device.h"
 #include "model/model.h"
 #include "text/encoder.h"
@@ -30,6 +31,7 @@ typedef struct qn_loaded {
 typedef struct qn_loaded_opts {
     qn_device_opts device;
     bool no_panel_cache; /* keep derived layouts in memory */
+    qn_kv_scheme kv;     /* zeroed: KV in the model's float type */
     void (*progress)(void *user, const char *what, uint64_t done_bytes, uint64_t total_bytes);
     void *user;
 } qn_loaded_opts;

@@ -138,14 +138,29 @@ static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
     return true;
 }
 
+/* Where mlx-lm ends the forward pass that starts at g->computed, with a quantized cache: it prefills
+ * in steps all but the last token of a prompt, which goes alone, as every token after it. There only
+ * the side of quantized_start counts, so a preempted row may take them together. *whole: no cut
+ * before that end. */
+static uint32_t compat_end(const qn_engine *e, const qn_gen *g, bool *whole)
+{
+    uint32_t from = g->computed, last = g->n_prompt - 1, start = e->kv.quantized_start;
+    if (start == 0) start = 1;
+    *whole = from < last;
+    if (qn_gen_is_wide(g)) return from + 1;
+    if (from < last) return last - from > QN_MLX_PREFILL ? from + QN_MLX_PREFILL : last;
+    return from < start && start < g->len ? start : g->len;
+}
+
 /* Tokens of row g's next chunk, at most `room`; *wide results per step are left for rows that want
  * one per position. */
-static uint32_t chunk(const qn_gen *g, uint32_t room, uint32_t *wide)
+static uint32_t chunk(const qn_engine *e, const qn_gen *g, uint32_t room, uint32_t *wide)
 {
-    uint32_t from = g->computed, to = g->len;
+    bool whole = false;
+    uint32_t from = g->computed, to = e->compat ? compat_end(e, g, &whole) : g->len;
     if (from < g->snapshot_at && to > g->snapshot_at) to = g->snapshot_at;
     if (g->given && from < g->n_prompt && to > g->n_prompt) to = g->n_prompt;
-    if (to - from > room) to = from + room;
+    if (to - from > room) to = whole ? from : from + room;
     if (!qn_gen_is_wide(g)) return to - from;
     if (to - from > *wide) to = from + *wide;
     *wide -= to - from;
@@ -168,7 +183,7 @@ static uint32_t reserve_all(qn_engine *e)
     for (uint32_t i = 0; i < e->n_rows && n < budget && n_prompts < e->o.prefill_rows; i++) {
         qn_gen *g = e->rows[i];
         if (decodes(g) || !runnable(g)) continue;
-        uint32_t want = chunk(g, budget - n, &wide);
+        uint32_t want = chunk(e, g, budget - n, &wide);
         if (!want || !reserve(e, g, want)) continue;
         n += want;
         n_prompts++;
@@ -211,9 +226,8 @@ static void add_hidden(qn_plan *p, qn_gen *g, const qn_item *it)
  * compares with a plain call of the model. */
 static uint32_t decode_from(const qn_gen *g)
 {
-    enum { PREFILL = 2048 };
     if (!g->max_tokens) return 0;
-    const uint32_t n = g->n_prompt - 1, from = n % PREFILL == 1 ? n - 1 : n;
+    const uint32_t n = g->n_prompt - 1, from = n % QN_MLX_PREFILL == 1 ? n - 1 : n;
     return from ? from : 1;
 }
 

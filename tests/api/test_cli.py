@@ -67,7 +67,7 @@ def test_unknown_verb():
 def test_unknown_flag():
     fails("generate", "--temprature", "1", status=2, says="unknown flag --temprature; did you mean --temperature?")
     fails("ls", "--max-size", "5 parsecs", status=2, says="--max-size: bad size: 5 parsecs")
-    fails("generate", "--kv-bits", "4", "x", "y", status=2, says="not supported yet: --kv-bits")
+    fails("generate", "--max-kv-size", "4", "x", "y", status=2, says="not supported yet: --max-kv-size")
 
 
 def test_help_everywhere():
@@ -90,7 +90,7 @@ def test_environment_is_checked(empty):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell, tmp_path):
     status, out, _ = quern("completion", shell)
-    assert status == 0 and "temperature" in out and "kv-bits" not in out
+    assert status == 0 and "temperature" in out and "max-kv-size" not in out
     if shutil.which(shell):
         path = tmp_path / "script"
         path.write_text(out)

@@ -6,7 +6,8 @@
 Each file holds cases; a case is a recipe (config, tensors, quantization, seed) and mlx-lm's results on it: the
 logits of a 17-token prompt as float32 bits (base64 of little-endian words) and 16 greedy tokens after it, and hashes
 of the bits of other calls: the prompt in chunks of 7 and 10, the prompt token by token, and each decode step after the
-prompt (the ones that give greedy tokens 1 to 15). 16-bit cases also hold the logits of the same weights with float32
+prompt (the ones that give greedy tokens 1 to 15), and mlx_lm.generate's tokens with a hash of their log-probabilities:
+its last prompt token is a call of its own. 16-bit cases also hold the logits of the same weights with float32
 activations, logits_f32.
 """
 import base64
@@ -23,6 +24,7 @@ import mlx.nn as nn  # noqa: E402
 import numpy as np  # noqa: E402
 from families import FAMILIES  # noqa: E402
 from mlx.utils import tree_flatten, tree_map  # noqa: E402
+from mlx_lm.generate import generate_step  # noqa: E402
 from mlx_lm.models.cache import make_prompt_cache  # noqa: E402
 from mlx_lm.utils import _get_classes, load_model  # noqa: E402
 
@@ -89,6 +91,12 @@ def prompt_in(model, ids, sizes):
     return np.concatenate(parts)
 
 
+def generated(model, ids):
+    steps = list(generate_step(mx.array(ids), model, max_tokens=N_GREEDY))
+    chosen = np.array([logprobs[token].astype(mx.float32).item() for token, logprobs in steps])
+    return {"tokens": [token for token, _ in steps], "logprobs": hashed(chosen)}
+
+
 def run(recipe, dtype, n_vocab):
     out = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -106,6 +114,7 @@ def run(recipe, dtype, n_vocab):
             tokens.append(int(np.argmax(last)))
         out["hashes"] = {"chunked": hashed(prompt_in(model, ids, [7, 10])),
                          "single": hashed(prompt_in(model, ids, [1] * N_PROMPT)), "decode": decode}
+        out["generated"] = generated(model, ids)
         if dtype != "float32":  # the same weights, everything after them in float32
             model.update(tree_map(lambda p: p.astype(mx.float32) if p.dtype == mx.bfloat16 else p, model.parameters()))
             out["logits_f32"] = b64(logits_of(model, ids, make_prompt_cache(model)))

@@ -2,12 +2,16 @@
  * (tests/golden/make.py).
  *
  * On ref: mlx-lm's bits, for the prompt in one call, in two and token by token, for every decode
- * step, and its tokens. On cpu, float32 cases: every logit within 1e-4 of the largest one, the
- * greedy tokens equal (but for ties within the gate). 16-bit cases: mean KL divergence from
- * mlx-lm's logits with the same weights and float32 activations, within the gates that
- * bench/results/kl.json states; ours differ by the rounding of keys and values to 16 bits, and with
- * experts a near tie of the router may fall the other way. On both, runs beside another sequence,
- * and on cpu runs in chunks and token by token, have the bits of the whole one.
+ * step, and its tokens; and through the engine what mlx_lm.generate gives.
+ *
+ * On cpu, float32 cases: every logit within 1e-4 of the largest one, the greedy tokens equal (but
+ * for ties within the gate). 16-bit cases: mean KL divergence from mlx-lm's logits with the same
+ * weights and float32 activations, within the gates that bench/results/kl.json states; ours differ
+ * by the rounding of keys and values to 16 bits, and with experts a near tie of the router may fall
+ * the other way.
+ *
+ * On both, runs beside another sequence, and on cpu runs in chunks and token by token, have the bits
+ * of the whole one.
  *
  * QUERN_TEST_FAMILY=NAME checks the files whose names begin so; QUERN_TEST_ISA picks the cpu's
  * instruction set; QUERN_TEST_MEASURE=FILE appends what cpu is off by, for bench/kl.py, instead of
@@ -31,6 +35,7 @@
 #include "compute/device.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "engine/engine.h"
 #include "engine/score.h"
 #include "synth.h"
 
@@ -124,7 +129,7 @@ typedef struct golden {
     const char *family, *name;
     char label[128];
     bool is_f32;
-    const json_t *recipe, *hashes;
+    const json_t *recipe, *hashes, *generated;
     const char *logits;                   /* of the prompt, base64; cpu compares with logits_f32 */
     const char *logits_f32;
     uint32_t ids[MAX_POS], n_prompt, n;   /* prompt, then all greedy tokens but the last */
@@ -138,6 +143,7 @@ static void read_case(golden *g, const char *family, const json_t *c)
     g->is_f32 = !strcmp(json_string_value(json_object_get(c, "dtype")), "float32");
     g->recipe = json_object_get(c, "recipe");
     g->hashes = json_object_get(c, "hashes");
+    g->generated = json_object_get(c, "generated");
     g->logits = json_string_value(json_object_get(c, "logits"));
     g->logits_f32 =
         g->is_f32 ? g->logits : json_string_value(json_object_get(c, "logits_f32"));
@@ -368,6 +374,45 @@ static void check_prompt(const golden *g, const char *what, const logits *got)
     if (off) fail_msg("%s on ref: %u of %u logits differ %s", g->label, off, n, what);
 }
 
+static qn_gen *submit(qn_engine *e, const uint32_t *prompt, uint32_t n, uint32_t max_tokens)
+{
+    qn_err err = {0};
+    qn_gen *gen;
+    const qn_request r = {.prompt = prompt, .n_prompt = n, .max_tokens = max_tokens,
+                          .ignore_eos = true, .sampling.logprobs = true};
+    if (qn_engine_submit(e, &r, &gen, &err)) fail_msg("%s", err.text);
+    return gen;
+}
+
+/* mlx_lm.generate's tokens and their log-probabilities, from steps of other sizes than its calls
+ * have, beside another request. */
+static void check_generated(const loaded *l, const golden *g)
+{
+    qn_err err = {0};
+    qn_engine *e;
+    const qn_engine_opts o = {.max_rows = 2, .step_tokens = 6, .mixed_tokens = 4,
+                              .block_tokens = 16, .max_positions = MAX_POS};
+    if (qn_engine_new(&e, l->model, &o, &err)) fail_msg("%s", err.text);
+    qn_gen *other = submit(e, g->ids + 3, 9, 20);
+    qn_gen *gen = submit(e, g->ids, g->n_prompt, g->n_greedy);
+    const json_t *tokens = json_object_get(g->generated, "tokens");
+    float logprobs[MAX_POS];
+    uint32_t n = 0;
+    for (qn_event ev = {0}; ev.kind != QN_EV_DONE;) {
+        assert_true(qn_gen_wait(gen, &ev, 60000));
+        if (ev.kind != QN_EV_TOKEN) continue;
+        if (ev.sample.token != (uint32_t)json_integer_value(json_array_get(tokens, n)))
+            fail_msg("%s on ref: generated token %u is %u", g->label, n, ev.sample.token);
+        logprobs[n++] = ev.sample.logprob;
+    }
+    assert_int_equal(n, json_array_size(tokens));
+    check_hash(g, "of generated log-probabilities", json_object_get(g->generated, "logprobs"),
+               logprobs, n);
+    qn_gen_free(gen);
+    qn_gen_free(other);
+    qn_engine_free(e);
+}
+
 static void check_ref(const golden *g)
 {
     static logits got;
@@ -388,6 +433,7 @@ static void check_ref(const golden *g)
     check_hash(g, "in chunks", json_object_get(g->hashes, "chunked"), got.v, n_prompt);
     check_decode(g, &got);
     check_pair(&l, g, &got);
+    check_generated(&l, g);
     close_case(&l);
 }
 

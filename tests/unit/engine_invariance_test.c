@@ -4,8 +4,8 @@
  * 16 requests (greedy and seeded, with filters and penalties) run one at a time on the plainest
  * engine, and then all at once under other caps, chunk sizes, block sizes, thread counts, arrival
  * orders, and with KV pools so small that rows are preempted. Models: synthetic llama, gemma3_text
- * (windows), qwen3_moe (experts), qwen3_5 (recurrent). QUERN_TEST_LONG=1 tries every combination,
- * otherwise each setting once.
+ * (windows), qwen3_moe (experts), qwen3_5 (recurrent), and some with KV in 8 and 4 bits.
+ * QUERN_TEST_LONG=1 tries every combination, otherwise each setting once.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cache/kv_scheme.h"
 #include "compute/device.h"
 #include "core/file.h"
 #include "engine/engine.h"
@@ -43,6 +44,8 @@ typedef struct setting {
     uint64_t kv_bytes; /* 0: plenty */
     uint32_t order;    /* requests are submitted in steps of this, modulo 16; odd */
 } setting;
+
+static const char *kv_scheme; /* of the models under test; NULL: their float type */
 
 static const setting plain = {"alone", 1, 512, 64, 2, 0, 1};
 static const setting settings[] = {
@@ -138,6 +141,10 @@ static void open_model(loaded *l, const json_t *recipe, uint32_t threads)
         qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err)) {
         fail_msg("%s", err.text);
     }
+    qn_kv_scheme s = {.group = 32};
+    if (kv_scheme && (qn_kv_scheme_parse(&s, kv_scheme, &err) ||
+                      qn_kv_scheme_apply(&s, l->dir, &l->model->kv, &err)))
+        fail_msg("%s", err.text);
 }
 
 static void close_model(loaded *l)
@@ -265,6 +272,22 @@ static void test_recurrent(void **state)
     check_model("qwen3_5", "base-bf16-q4");
 }
 
+/* The same with quantized KV caches, keys and values alike and apart. */
+static void test_codecs(void **state)
+{
+    (void)state;
+    static const struct { const char *scheme, *family, *name; } rows[] = {
+        {"8", "qwen3", "base-bf16-q4"},       {"4", "qwen3", "base-bf16-q4"},
+        {"k8v4", "qwen3_5", "base-bf16-q4"},  {"8", "gemma3_text", "base-bf16-q8"},
+        {"4", "gemma3_text", "base-bf16-q8"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kv_scheme = rows[i].scheme;
+        check_model(rows[i].family, rows[i].name);
+    }
+    kv_scheme = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_codecs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

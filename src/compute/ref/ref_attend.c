@@ -4,6 +4,9 @@
  * Masked positions are left out: in MLX they add exact zeros. So the result does not depend on
  * chunks or on what else is in the batch. The order of sums is that of positions, but for windows
  * that mlx-lm's rotating cache has wrapped around (visible_to).
+ *
+ * Over quantized keys or values the products are MLX's quantized ones: each product and each sum is
+ * rounded to T. Whether an item sees them so depends on its first position (ref_kv.h).
  */
 #include <math.h>
 #include <string.h>
@@ -19,6 +22,22 @@ typedef struct job {
     qn_dtype type;      /* T = promote(q, k, v) */
     const float *sinks; /* [H] of type T, or NULL */
 } job;
+
+/* How an item sees keys and values: where they lie in a block, and what its sums round to. */
+typedef struct view {
+    size_t k, v;
+    qn_dtype k_chain, v_chain;
+} view;
+
+static view view_of(const job *j, const qn_item *item)
+{
+    const qn_ref_place *p = j->place;
+    view w = {p->k, p->v, QN_F32, QN_F32};
+    if (!item->n_past || item->n_past < j->run->base.kv->spec.quantized_start) return w;
+    if (qn_kv_quantized(j->layer->k_codec)) w.k = p->k_codes, w.k_chain = j->type;
+    if (qn_kv_quantized(j->layer->v_codec)) w.v = p->v_codes, w.v_chain = j->type;
+    return w;
+}
 
 /* What one thread works in: parts of its scratch. */
 typedef struct bench {
@@ -75,12 +94,13 @@ static void score(const job *j, const bench *w, const qn_item *item, uint32_t hk
                   uint32_t p1, float *s)
 {
     uint32_t d = j->layer->d_k;
+    view how = view_of(j, item);
     for (uint32_t p = p0; p < p1;) {
         segment g = segment_from(j, item, p, p1);
         uint32_t t0 = g.at / QN_REF_KEY_TILE, t1 = (g.at + g.n - 1) / QN_REF_KEY_TILE + 1;
-        const float *k = g.block + j->place->k + hk * j->place->k_head +
+        const float *k = g.block + how.k + hk * j->place->k_head +
                          (size_t)t0 * QN_REF_KEY_TILE * d;
-        j->run->ref->k->scores(w->segment, w->q, k, d, t1 - t0);
+        j->run->ref->k->scores(w->segment, w->q, k, d, t1 - t0, how.k_chain);
         memcpy(s + (p - p0), w->segment + g.at - t0 * QN_REF_KEY_TILE, g.n * sizeof *w->s);
         p += g.n;
     }
@@ -105,10 +125,11 @@ static void add_values(const job *j, const bench *w, const qn_item *item, uint32
                        uint32_t p1, const float *s)
 {
     uint32_t v_ld = j->place->v_ld;
+    view how = view_of(j, item);
     for (uint32_t p = p0; p < p1;) {
         segment g = segment_from(j, item, p, p1);
-        const float *v = g.block + j->place->v + hk * j->place->v_head + (size_t)g.at * v_ld;
-        j->run->ref->k->add_values(w->acc, s + (p - p0), v, g.n, v_ld);
+        const float *v = g.block + how.v + hk * j->place->v_head + (size_t)g.at * v_ld;
+        j->run->ref->k->add_values(w->acc, s + (p - p0), v, g.n, v_ld, how.v_chain);
         p += g.n;
     }
 }

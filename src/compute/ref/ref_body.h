@@ -378,7 +378,7 @@ enum { TILE_VECS = 16 / LANES };
 
 /* n tiles at once, so that several sums are under way. */
 LANES_INLINE void score_tiles(float *s, const float *q, const float *k, uint32_t d,
-                              const uint32_t n)
+                              const uint32_t n, const qn_dtype t)
 {
     lanes a[4 * TILE_VECS];
     for (uint32_t j = 0; j < n * TILE_VECS; j++) a[j] = all(0.0f);
@@ -386,38 +386,60 @@ LANES_INLINE void score_tiles(float *s, const float *q, const float *k, uint32_t
         lanes qi = all(q[i]);
         for (uint32_t j = 0; j < n * TILE_VECS; j++) {
             size_t tile = j / TILE_VECS, at = j % TILE_VECS * LANES;
-            a[j] = a[j] + qi * load(k + (tile * d + i) * 16 + at);
+            a[j] = round_to(a[j] + round_to(qi * load(k + (tile * d + i) * 16 + at), t), t);
         }
     }
     for (uint32_t j = 0; j < n * TILE_VECS; j++) store(s + j * LANES, a[j]);
 }
 
-void QN_ISA(qn_ref_scores)(float *s, const float *q, const float *k, uint32_t d, uint32_t n_tiles)
+LANES_INLINE void score_all(float *s, const float *q, const float *k, uint32_t d, uint32_t n_tiles,
+                            const qn_dtype chain)
 {
     uint32_t t = 0;
-    for (; t + 4 <= n_tiles; t += 4) score_tiles(s + t * 16, q, k + (size_t)t * d * 16, d, 4);
-    for (; t < n_tiles; t++) score_tiles(s + t * 16, q, k + (size_t)t * d * 16, d, 1);
+    for (; t + 4 <= n_tiles; t += 4)
+        score_tiles(s + t * 16, q, k + (size_t)t * d * 16, d, 4, chain);
+    for (; t < n_tiles; t++) score_tiles(s + t * 16, q, k + (size_t)t * d * 16, d, 1, chain);
+}
+
+void QN_ISA(qn_ref_scores)(float *s, const float *q, const float *k, uint32_t d, uint32_t n_tiles,
+                           qn_dtype chain)
+{
+    switch (chain) {
+    case QN_BF16: score_all(s, q, k, d, n_tiles, QN_BF16); break;
+    case QN_F16: score_all(s, q, k, d, n_tiles, QN_F16); break;
+    default: score_all(s, q, k, d, n_tiles, QN_F32); break;
+    }
 }
 
 LANES_INLINE void add_columns(float *acc, const float *p, const float *v, uint32_t n, uint32_t cols,
-                              const uint32_t vecs)
+                              const uint32_t vecs, const qn_dtype t)
 {
     lanes a[4];
     for (uint32_t j = 0; j < vecs; j++) a[j] = load(acc + j * LANES);
     for (uint32_t i = 0; i < n; i++) {
         lanes pi = all(p[i]);
         for (uint32_t j = 0; j < vecs; j++)
-            a[j] = a[j] + pi * load(v + (size_t)i * cols + j * LANES);
+            a[j] = round_to(a[j] + round_to(pi * load(v + (size_t)i * cols + j * LANES), t), t);
     }
     for (uint32_t j = 0; j < vecs; j++) store(acc + j * LANES, a[j]);
 }
 
-void QN_ISA(qn_ref_add_values)(float *acc, const float *p, const float *v, uint32_t n,
-                               uint32_t cols)
+LANES_INLINE void add_all(float *acc, const float *p, const float *v, uint32_t n, uint32_t cols,
+                          const qn_dtype t)
 {
     uint32_t c = 0;
-    for (; c + BLOCK <= cols; c += BLOCK) add_columns(acc + c, p, v + c, n, cols, VECS);
-    for (; c < cols; c += LANES) add_columns(acc + c, p, v + c, n, cols, 1);
+    for (; c + BLOCK <= cols; c += BLOCK) add_columns(acc + c, p, v + c, n, cols, VECS, t);
+    for (; c < cols; c += LANES) add_columns(acc + c, p, v + c, n, cols, 1, t);
+}
+
+void QN_ISA(qn_ref_add_values)(float *acc, const float *p, const float *v, uint32_t n,
+                               uint32_t cols, qn_dtype chain)
+{
+    switch (chain) {
+    case QN_BF16: add_all(acc, p, v, n, cols, QN_BF16); break;
+    case QN_F16: add_all(acc, p, v, n, cols, QN_F16); break;
+    default: add_all(acc, p, v, n, cols, QN_F32); break;
+    }
 }
 
 /* MLX's exp (docs/numerics.md): 2^i times a polynomial of the rest. */

@@ -41,12 +41,15 @@ typedef struct qn_ref_kernels {
      * Thread safe for disjoint outputs. */
     void (*mm)(const qn_ref_mm *job, uint32_t n0, void *scratch);
 
-    /* s[i] = q . key i in float32, for n_tiles tiles of [d, 16] keys that follow each other. */
-    void (*scores)(float *s, const float *q, const float *k, uint32_t d, uint32_t n_tiles);
+    /* s[i] = q . key i, for n_tiles tiles of [d, 16] keys that follow each other. Every product and
+     * every sum is rounded to `chain`: float32, or the type of a product with codes. */
+    void (*scores)(float *s, const float *q, const float *k, uint32_t d, uint32_t n_tiles,
+                   qn_dtype chain);
 
-    /* acc[c] += p[i] * v[i][c] for i ascending, in float32; c below cols, a multiple of 16 and the
-     * distance from one row of v to the next. */
-    void (*add_values)(float *acc, const float *p, const float *v, uint32_t n, uint32_t cols);
+    /* acc[c] += p[i] * v[i][c] for i ascending, rounded like scores; c below cols, a multiple of 16
+     * and the distance from one row of v to the next. */
+    void (*add_values)(float *acc, const float *p, const float *v, uint32_t n, uint32_t cols,
+                       qn_dtype chain);
 
     /* e[i] = exp(s[i] - shift) by MLX's exp; s may be e. */
     void (*exp_shifted)(float *e, const float *s, uint32_t n, float shift);
@@ -65,9 +68,9 @@ const qn_ref_kernels *qn_ref_pick(const char *isa);
 #define QN_REF_DECLARE(isa)                                                              \
     void qn_ref_mm_##isa(const qn_ref_mm *job, uint32_t n0, void *scratch);              \
     void qn_ref_scores_##isa(float *s, const float *q, const float *k, uint32_t d,       \
-                             uint32_t n_tiles);                                          \
+                             uint32_t n_tiles, qn_dtype chain);                          \
     void qn_ref_add_values_##isa(float *acc, const float *p, const float *v, uint32_t n, \
-                                 uint32_t cols);                                         \
+                                 uint32_t cols, qn_dtype chain);                         \
     void qn_ref_exp_shifted_##isa(float *e, const float *s, uint32_t n, float shift);    \
     void qn_ref_round_##isa(float *x, qn_dtype t, uint32_t n);                           \
     void qn_ref_widen_##isa(float *dst, const void *src, qn_dtype t, uint32_t n);        \

@@ -18,6 +18,9 @@ static size_t place_layers(const qn_kv_spec *spec, uint32_t group, qn_ref_place 
         p.k = at;
         p.v = p.k + l->n_kv_heads * p.k_head;
         at = p.v + l->n_kv_heads * p.v_head;
+        p.k_codes = p.k, p.v_codes = p.v;
+        if (qn_kv_quantized(l->k_codec)) p.k_codes = at, at += l->n_kv_heads * p.k_head;
+        if (qn_kv_quantized(l->v_codec)) p.v_codes = at, at += l->n_kv_heads * p.v_head;
         if (place) place[i] = p;
     }
     return at;
@@ -131,6 +134,31 @@ typedef struct write_job {
     qn_tensor k, v;
 } write_job;
 
+/* x [n] of type t through the codes of c: each value as MLX's products with codes have it. */
+static void through_codes(float *x, uint32_t n, qn_kv_codec c, qn_dtype t)
+{
+    float scales[QN_REF_MAX_HEAD / 32], biases[QN_REF_MAX_HEAD / 32]; /* of type t */
+    uint32_t words[QN_REF_MAX_HEAD / 4];
+    qn_matrix m = {.spec = {QN_Q_AFFINE, qn_kv_form_bits(c.form), c.group}, .n_experts = 1,
+                   .n_out = 1, .n_in = n, .weight = words, .scales = scales, .biases = biases,
+                   .dtype = t};
+    qn_quantize_row(&m.spec, t, x, n, words, scales, biases);
+    qn_matrix_row(&m, 0, true, x);
+}
+
+static void put_key(float *keys, uint32_t at, const float *x, uint32_t n)
+{
+    float *tile = keys + (size_t)(at / QN_REF_KEY_TILE) * QN_REF_KEY_TILE * n;
+    for (uint32_t d = 0; d < n; d++) tile[d * QN_REF_KEY_TILE + at % QN_REF_KEY_TILE] = x[d];
+}
+
+static void put_value(float *values, uint32_t at, const float *x, uint32_t n, uint32_t v_ld)
+{
+    float *row = values + (size_t)at * v_ld;
+    memcpy(row, x, n * sizeof *x);
+    memset(row + n, 0, (v_ld - n) * sizeof *x); /* a reused block has anything */
+}
+
 /* All heads of one batch row at its position. */
 static void write_row(const write_job *w, const qn_item *item, uint32_t row)
 {
@@ -141,15 +169,18 @@ static void write_row(const write_job *w, const qn_item *item, uint32_t row)
     uint32_t pos = item->n_past + (row - item->row0), at = pos % kv->spec.block_tokens;
     float *block = qn_ref_kv_block(kv, item, l->group, pos), head[QN_REF_MAX_HEAD];
     for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-        float *tile = block + p->k + h * p->k_head +
-                      (size_t)(at / QN_REF_KEY_TILE) * QN_REF_KEY_TILE * l->d_k;
         kernels->widen(head, qn_ref_at(w->k, row, h * l->d_k), w->k.dtype, l->d_k);
-        for (uint32_t d = 0; d < l->d_k; d++)
-            tile[d * QN_REF_KEY_TILE + at % QN_REF_KEY_TILE] = head[d];
-        float *value = block + p->v + h * p->v_head + (size_t)at * p->v_ld;
-        kernels->widen(value, qn_ref_at(w->v, row, h * l->d_v), w->v.dtype, l->d_v);
-        memset(value + l->d_v, 0,
-               (p->v_ld - l->d_v) * sizeof *value); /* a reused block has anything */
+        put_key(block + p->k + h * p->k_head, at, head, l->d_k);
+        if (qn_kv_quantized(l->k_codec)) {
+            through_codes(head, l->d_k, l->k_codec, w->k.dtype);
+            put_key(block + p->k_codes + h * p->k_head, at, head, l->d_k);
+        }
+        kernels->widen(head, qn_ref_at(w->v, row, h * l->d_v), w->v.dtype, l->d_v);
+        put_value(block + p->v + h * p->v_head, at, head, l->d_v, p->v_ld);
+        if (qn_kv_quantized(l->v_codec)) {
+            through_codes(head, l->d_v, l->v_codec, w->v.dtype);
+            put_value(block + p->v_codes + h * p->v_head, at, head, l->d_v, p->v_ld);
+        }
     }
 }
 

@@ -1,10 +1,16 @@
 /* ref_kv.h - where keys and values lie in the blocks of the reference device.
  *
  * MLX's cache keeps keys and values in the type they were computed in. Here they are stored as
- * float32, which holds every such value exactly; the spec's codec is not applied. The type is noted
- * for each layer by the step's kv_write, because attention rounds to it.
+ * float32, which holds every such value exactly; a float codec of the spec is not applied. The type
+ * is noted for each layer by the step's kv_write, because attention rounds to it.
  *
- * A block holds block_tokens positions of every layer of its group. In it, layers ascending:
+ * mlx-lm quantizes a cache after the forward pass that made it long enough, and attends to codes
+ * from then on. A layer with a quantized codec stores both forms of every token: what was computed,
+ * and what its codes stand for. Which of them an item attends to follows from its first position
+ * (qn_kv_spec.quantized_start), so blocks can be shared and filled in any order.
+ *
+ * A block holds block_tokens positions of every layer of its group. In it, layers ascending, one or
+ * two forms:
  *   keys    per KV head, per tile of 16 positions: [d_k][16]
  *   values  per KV head: [block_tokens][v_ld], v_ld = d_v rounded up to 16, padding zero
  */
@@ -17,6 +23,7 @@
 typedef struct qn_ref_place {
     size_t k, v;           /* offset of the first head's keys and values */
     size_t k_head, v_head; /* from one head to the next */
+    size_t k_codes, v_codes; /* the same offsets of the form that codes stand for */
     uint32_t v_ld;
     qn_dtype k_type, v_type; /* of what the step under way has written */
 } qn_ref_place;

@@ -1,0 +1,160 @@
+/* kv_scheme.c - see kv_scheme.h. */
+#include "cache/kv_scheme.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+
+enum { MAX_HEAD = 1024 };
+
+/* ---- words ---- */
+
+static bool bits_of(const char *text, size_t n, uint32_t *bits)
+{
+    static const struct { const char *text; uint32_t bits; } known[] = {{"8", 8}, {"4", 4}, {"16", 0}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strlen(known[i].text) != n || memcmp(known[i].text, text, n)) continue;
+        *bits = known[i].bits;
+        return true;
+    }
+    return false;
+}
+
+qn_code qn_kv_scheme_parse(qn_kv_scheme *s, const char *text, qn_err *err)
+{
+    s->config = false;
+    s->k_bits = s->v_bits = 0;
+    if (!strcmp(text, "off")) return QN_OK;
+    if (!strcmp(text, "config")) return s->config = true, QN_OK;
+    if (!strncmp(text, "turbo", 5))
+        return qn_err_set(err, QN_UNSUPPORTED, "not supported yet: KV scheme \"%.40s\"", text);
+    if (bits_of(text, strlen(text), &s->k_bits)) {
+        s->v_bits = s->k_bits;
+        return QN_OK;
+    }
+    const char *v = strchr(text, 'v');
+    if (text[0] == 'k' && v && bits_of(text + 1, (size_t)(v - text - 1), &s->k_bits) &&
+        bits_of(v + 1, strlen(v + 1), &s->v_bits))
+        return QN_OK;
+    return qn_err_set(err, QN_INVALID,
+                      "unknown KV scheme \"%.40s\"; choose off, config, 8, 4, or keys and values "
+                      "apart as in k8v4", text);
+}
+
+/* ---- layers ---- */
+
+/* The codec keeps its type of scales, which is the model's float type. */
+static void set_codec(qn_kv_codec *c, uint32_t bits, uint32_t group)
+{
+    if (!bits) return;
+    c->form = bits == 8 ? QN_KV_Q8 : QN_KV_Q4;
+    c->group = group;
+}
+
+/* Positions of a block are the engine's to choose; heads and groups can be judged now. */
+static qn_code check(const qn_kv_spec *kv, qn_err *err)
+{
+    qn_kv_spec probe = *kv;
+    probe.block_tokens = QN_KV_SPLIT;
+    return qn_kv_spec_check(&probe, MAX_HEAD, err);
+}
+
+/* ---- kv_config.json ---- */
+
+/* A whole number of an entry; missing: dflt, unless that is -1. */
+static qn_code entry_int(const json_t *entry, size_t i, const char *key, json_int_t dflt,
+                         json_int_t *out, qn_err *err)
+{
+    const json_t *v = json_object_get(entry, key);
+    *out = dflt;
+    if (!v && dflt >= 0) return QN_OK;
+    if (!json_is_integer(v) || json_integer_value(v) < 0)
+        return qn_err_set(err, QN_FORMAT, "kv_config.json: entry %zu needs a whole number \"%s\"", i,
+                          key);
+    *out = json_integer_value(v);
+    return QN_OK;
+}
+
+static qn_code apply_entry(const json_t *entry, size_t i, bool *seen, qn_kv_spec *kv, qn_err *err)
+{
+    json_int_t layer, bits, group;
+    qn_code rc;
+    if ((rc = entry_int(entry, i, "layer_idx", -1, &layer, err)) ||
+        (rc = entry_int(entry, i, "bits", -1, &bits, err)) ||
+        (rc = entry_int(entry, i, "group_size", QN_KV_GROUP, &group, err)))
+        return rc;
+    if (layer >= kv->n_layers)
+        return qn_err_set(err, QN_FORMAT, "kv_config.json: layer_idx %lld, the model has %u layers",
+                          (long long)layer, kv->n_layers);
+    if (seen[layer])
+        return qn_err_set(err, QN_FORMAT, "kv_config.json: layer_idx %lld is listed twice",
+                          (long long)layer);
+    seen[layer] = true;
+    if (bits != 4 && bits != 8)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "kv_config.json: layer_idx %lld: not supported yet: %lld bits; 8 and 4 are",
+                          (long long)layer, (long long)bits);
+    if (group != 32 && group != 64 && group != 128)
+        return qn_err_set(err, QN_FORMAT,
+                          "kv_config.json: layer_idx %lld: group_size %lld, must be 32, 64 or 128",
+                          (long long)layer, (long long)group);
+    qn_kv_layer *l = &kv->layers[layer];
+    set_codec(&l->k_codec, (uint32_t)bits, (uint32_t)group);
+    set_codec(&l->v_codec, (uint32_t)bits, (uint32_t)group);
+    return QN_OK;
+}
+
+qn_code qn_kv_config_apply(const char *text, size_t n, qn_kv_spec *kv, qn_err *err)
+{
+    json_error_t at;
+    json_t *list = json_loadb(text, n, 0, &at), *entry;
+    bool *seen = calloc(kv->n_layers + 1u, sizeof *seen);
+    size_t i;
+    qn_code rc = QN_OK;
+    if (!seen) rc = qn_err_set(err, QN_NOMEM, "kv_config.json: out of memory");
+    else if (!list)
+        rc = qn_err_set(err, QN_FORMAT, "kv_config.json: line %d: %.150s", at.line, at.text);
+    else if (!json_is_array(list))
+        rc = qn_err_set(err, QN_FORMAT, "kv_config.json must be an array of objects");
+    json_array_foreach(list, i, entry) {
+        if (rc) break;
+        rc = apply_entry(entry, i, seen, kv, err);
+    }
+    json_decref(list);
+    free(seen);
+    return rc ? rc : check(kv, err);
+}
+
+static qn_code read_config(const qn_kv_scheme *s, const char *dir, qn_kv_spec *kv, qn_err *err)
+{
+    char path[PATH_MAX], *text;
+    size_t n;
+    if (snprintf(path, sizeof path, "%s/kv_config.json", dir) >= (int)sizeof path)
+        return qn_err_set(err, QN_LIMIT, "kv_config.json: the path is too long");
+    if (!qn_is_file(path)) {
+        if (!s->config_required) return QN_OK;
+        return qn_err_set(err, QN_NOT_FOUND, "KV scheme config: there is no %s", path);
+    }
+    qn_code rc = qn_file_read(path, QN_KV_CONFIG_BYTES, &text, &n, err);
+    if (rc) return rc;
+    rc = qn_kv_config_apply(text, n, kv, err);
+    free(text);
+    return rc;
+}
+
+qn_code qn_kv_scheme_apply(const qn_kv_scheme *s, const char *dir, qn_kv_spec *kv, qn_err *err)
+{
+    kv->quantized_start = s->start;
+    if (s->config) return read_config(s, dir, kv, err);
+    if (!s->k_bits && !s->v_bits) return QN_OK;
+    uint32_t group = s->group ? s->group : QN_KV_GROUP;
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        set_codec(&kv->layers[i].k_codec, s->k_bits, group);
+        set_codec(&kv->layers[i].v_codec, s->v_bits, group);
+    }
+    return check(kv, err);
+}

@@ -1,0 +1,333 @@
+/* engine_kv_test.c - quantized KV caches: mlx-lm's bits on the reference device (golden/make_kv.py),
+ * and schemes and kv_config.json as they reach a model's layers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base64.h"
+#include "cache/kv_scheme.h"
+#include "compute/device.h"
+#include "core/file.h"
+#include "engine/engine.h"
+#include "engine/score.h"
+#include "synth.h"
+
+enum { MAX_POS = 64, MAX_VOCAB = 128, MAX_CHUNKS = 16, MAX_REPLY = 16 };
+
+/* ---- models ---- */
+
+typedef struct loaded {
+    char dir[64];
+    qn_folder *folder;
+    qn_device *dev;
+    qn_model *model;
+} loaded;
+
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    char path[256];
+    qn_err err = {0};
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(qn_file_write(path, text, strlen(text), &err), QN_OK);
+}
+
+/* The case's recipe on a device, its KV quantized as the case says. */
+static void open_case(loaded *l, const json_t *c, const char *device)
+{
+    qn_err err = {0};
+    const json_t *how = json_object_get(c, "how"), *map = json_object_get(how, "map");
+    *l = (loaded){.dir = "/tmp/quern-kv-XXXXXX"};
+    assert_non_null(mkdtemp(l->dir));
+    qn_kv_scheme s = {.config = map != NULL, .config_required = true};
+    if (map) {
+        char *text = json_dumps(map, 0);
+        write_text(l->dir, "kv_config.json", text);
+        free(text);
+    } else {
+        s.k_bits = s.v_bits = (uint32_t)json_integer_value(json_object_get(how, "kv_bits"));
+        s.group = (uint32_t)json_integer_value(json_object_get(how, "kv_group_size"));
+        s.start = (uint32_t)json_integer_value(json_object_get(how, "quantized_kv_start"));
+    }
+    qn_device_opts o = {.name = device, .n_threads = 2};
+    if (qn_synth_write(json_object_get(c, "recipe"), l->dir, &err) ||
+        qn_folder_open(&l->folder, l->dir, false, &err) || qn_device_open(&l->dev, &o, &err) ||
+        qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err) ||
+        qn_kv_scheme_apply(&s, l->dir, &l->model->kv, &err))
+        fail_msg("%s: %s", json_string_value(json_object_get(c, "name")), err.text);
+}
+
+static void close_case(loaded *l)
+{
+    qn_err err = {0};
+    qn_model_close(l->model);
+    l->dev->ops->close(l->dev);
+    qn_folder_close(l->folder);
+    assert_int_equal(qn_remove_tree(l->dir, &err), QN_OK);
+}
+
+static json_t *golden(void)
+{
+    json_error_t je;
+    json_t *data = json_load_file(QN_TEST_DIR "/golden/kv.json", 0, &je);
+    if (!data) fail_msg("kv.json: %s", je.text);
+    return data;
+}
+
+static uint32_t read_u32(const json_t *list, uint32_t *out, uint32_t cap)
+{
+    size_t n = json_array_size(list);
+    assert_true(n <= cap);
+    for (size_t i = 0; i < n; i++)
+        out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    return (uint32_t)n;
+}
+
+/* ---- logits ---- */
+
+typedef struct rows {
+    uint32_t n_vocab;
+    float v[MAX_POS * MAX_VOCAB];
+} rows;
+
+static qn_code keep(void *user, uint32_t first, uint32_t n, const float *logits, qn_err *err)
+{
+    (void)err;
+    rows *r = user;
+    memcpy(r->v + (size_t)first * r->n_vocab, logits, (size_t)n * r->n_vocab * sizeof *logits);
+    return QN_OK;
+}
+
+static void mlx_logits_at_its_chunks(void **state)
+{
+    (void)state;
+    json_t *data = golden(), *c;
+    size_t i;
+    json_array_foreach(json_object_get(data, "cases"), i, c) {
+        static float want[MAX_POS * MAX_VOCAB];
+        static rows got;
+        uint32_t ids[MAX_POS], n = read_u32(json_object_get(c, "ids"), ids, MAX_POS);
+        uint32_t chunks[MAX_CHUNKS];
+        uint32_t n_chunks = read_u32(json_object_get(c, "chunks"), chunks, MAX_CHUNKS);
+        qn_test_base64(json_string_value(json_object_get(c, "logits")), (uint8_t *)want);
+        loaded l;
+        qn_err err = {0};
+        open_case(&l, c, "ref");
+        got.n_vocab = l.model->info.n_vocab;
+        assert_true(got.n_vocab <= MAX_VOCAB);
+        for (uint32_t block = 16; block <= 64; block += 48) {
+            qn_score_opts o = {.chunks = chunks, .n_chunks = n_chunks, .block_tokens = block};
+            if (qn_score(l.model, ids, n, &o, keep, &got, &err)) fail_msg("%s", err.text);
+            for (uint32_t at = 0; at < n; at++)
+                if (memcmp(got.v + at * got.n_vocab, want + at * got.n_vocab,
+                           got.n_vocab * sizeof *want))
+                    fail_msg("%s: the logits of position %u differ",
+                             json_string_value(json_object_get(c, "name")), at);
+        }
+        close_case(&l);
+    }
+    json_decref(data);
+}
+
+/* ---- generation ---- */
+
+static qn_gen *submit(qn_engine *e, const uint32_t *ids, uint32_t n_prompt, uint32_t n_reply)
+{
+    qn_err err = {0};
+    qn_gen *g;
+    qn_request q = {.prompt = ids, .n_prompt = n_prompt, .max_tokens = n_reply, .ignore_eos = true,
+                    .sampling = {.logprobs = true}};
+    if (qn_engine_submit(e, &q, &g, &err)) fail_msg("%s", err.text);
+    return g;
+}
+
+static void check_reply(const char *name, qn_gen *g, const json_t *c)
+{
+    qn_event ev;
+    const json_t *tokens = json_object_get(c, "tokens"), *logprobs = json_object_get(c, "logprobs");
+    size_t n = 0;
+    do {
+        assert_true(qn_gen_wait(g, &ev, 60000));
+        if (ev.kind != QN_EV_TOKEN) continue;
+        json_int_t want = json_integer_value(json_array_get(tokens, n));
+        double lp = json_number_value(json_array_get(logprobs, n));
+        if (ev.sample.token != want || ev.sample.logprob != (float)lp)
+            fail_msg("%s: token %zu is %u with %.9g, mlx-lm has %lld with %.9g", name, n,
+                     ev.sample.token, (double)ev.sample.logprob, (long long)want, lp);
+        n++;
+    } while (ev.kind != QN_EV_DONE);
+    assert_int_equal(n, json_array_size(tokens));
+    qn_gen_free(g);
+}
+
+/* Alone, and five at once in pools so small that rows are preempted. */
+static void mlx_replies_through_the_engine(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    json_t *data = golden(), *c;
+    size_t i;
+    uint64_t preemptions = 0;
+    json_array_foreach(json_object_get(data, "cases"), i, c) {
+        const char *name = json_string_value(json_object_get(c, "name"));
+        uint32_t ids[MAX_POS], n = (uint32_t)json_integer_value(json_object_get(c, "n_prompt"));
+        uint32_t n_reply = (uint32_t)json_array_size(json_object_get(c, "tokens"));
+        read_u32(json_object_get(c, "ids"), ids, MAX_POS);
+        loaded l;
+        open_case(&l, c, "ref");
+        qn_kv_spec kv = l.model->kv;
+        kv.block_tokens = 16;
+        uint64_t tight = 0;
+        for (uint32_t g = 0; g < kv.n_groups; g++)
+            tight += 8 * l.dev->ops->kv_block_bytes(l.dev, &kv, g);
+        for (int busy = 0; busy < 2; busy++) {
+            qn_err err = {0};
+            qn_engine *e;
+            qn_engine_opts o = {.max_rows = busy ? N : 1, .block_tokens = 16, .step_tokens = 7,
+                                .mixed_tokens = 7, .max_positions = MAX_POS,
+                                .kv_bytes = busy ? tight : 0};
+            if (qn_engine_new(&e, l.model, &o, &err)) fail_msg("%s: %s", name, err.text);
+            qn_gen *g[N];
+            for (int k = 0; k < (busy ? N : 1); k++) g[k] = submit(e, ids, n, n_reply);
+            for (int k = 0; k < (busy ? N : 1); k++) check_reply(name, g[k], c);
+            qn_engine_stats stats;
+            qn_engine_stats_get(e, &stats);
+            preemptions += stats.preemptions;
+            qn_engine_free(e);
+        }
+        close_case(&l);
+    }
+    assert_true(preemptions > 0);
+    json_decref(data);
+}
+
+/* ---- schemes ---- */
+
+static void words_become_schemes(void **state)
+{
+    (void)state;
+    static const struct { const char *text; bool config; uint32_t k, v; } good[] = {
+        {"off", false, 0, 0},  {"config", true, 0, 0}, {"8", false, 8, 8},    {"4", false, 4, 4},
+        {"k8v4", false, 8, 4}, {"k4v16", false, 4, 0}, {"k16v8", false, 0, 8}};
+    qn_err err = {0};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        qn_kv_scheme s = {.config = true, .k_bits = 4, .v_bits = 4};
+        assert_int_equal(qn_kv_scheme_parse(&s, good[i].text, &err), QN_OK);
+        assert_int_equal(s.config, good[i].config);
+        assert_int_equal(s.k_bits, good[i].k);
+        assert_int_equal(s.v_bits, good[i].v);
+    }
+    static const char *const bad[] = {"", "2", "k8", "v4", "k8v", "kv8", "k8v4x", "k8v40", "on"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        qn_kv_scheme s = {0};
+        qn_err_clear(&err);
+        assert_int_equal(qn_kv_scheme_parse(&s, bad[i], &err), QN_INVALID);
+        assert_non_null(strstr(err.text, "k8v4"));
+    }
+    qn_kv_scheme s = {0};
+    qn_err_clear(&err);
+    assert_int_equal(qn_kv_scheme_parse(&s, "turbo:k8v3", &err), QN_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "turbo:k8v3"));
+}
+
+enum { N_LAYERS = 4 };
+
+/* Layer 2 is recurrent; layer 3 has heads of 96. */
+static qn_kv_spec spec_of(qn_kv_layer *layers)
+{
+    qn_kv_spec kv = {.n_groups = 1, .n_layers = N_LAYERS, .layers = layers};
+    for (uint32_t i = 0; i < N_LAYERS; i++) {
+        qn_kv_codec c = {QN_KV_BF16, 0, QN_BF16};
+        layers[i] = (qn_kv_layer){.n_kv_heads = 2, .d_k = i == 3 ? 96 : 128, .d_v = i == 3 ? 96 : 128,
+                                  .k_codec = c, .v_codec = c};
+    }
+    layers[2] = (qn_kv_layer){.state = {.n_heads = 1, .d_v = 16, .d_k = 16}};
+    return kv;
+}
+
+static void schemes_reach_the_layers(void **state)
+{
+    (void)state;
+    qn_err err = {0};
+    qn_kv_layer l[N_LAYERS];
+    qn_kv_spec kv = spec_of(l);
+    qn_kv_scheme s = {.k_bits = 8, .group = 32, .start = 7};
+    assert_int_equal(qn_kv_scheme_apply(&s, "/nowhere", &kv, &err), QN_OK);
+    assert_int_equal(l[0].k_codec.form, QN_KV_Q8);
+    assert_int_equal(l[0].k_codec.group, 32);
+    assert_int_equal(l[0].k_codec.scales, QN_BF16);
+    assert_int_equal(l[0].v_codec.form, QN_KV_BF16);
+    assert_int_equal(kv.quantized_start, 7);
+
+    kv = spec_of(l);
+    s = (qn_kv_scheme){.k_bits = 4, .v_bits = 4};
+    assert_int_equal(qn_kv_scheme_apply(&s, "/nowhere", &kv, &err), QN_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "layer 3"));
+    assert_non_null(strstr(err.text, "96"));
+
+    kv = spec_of(l);
+    qn_err_clear(&err);
+    s = (qn_kv_scheme){.config = true};
+    assert_int_equal(qn_kv_scheme_apply(&s, "/nowhere", &kv, &err), QN_OK);
+    assert_int_equal(l[0].k_codec.form, QN_KV_BF16);
+    s.config_required = true;
+    assert_int_equal(qn_kv_scheme_apply(&s, "/nowhere", &kv, &err), QN_NOT_FOUND);
+    assert_non_null(strstr(err.text, "/nowhere/kv_config.json"));
+}
+
+static void kv_configs_are_read(void **state)
+{
+    (void)state;
+    qn_err err = {0};
+    qn_kv_layer l[N_LAYERS];
+    qn_kv_spec kv = spec_of(l);
+    const char *good = "[{\"layer_idx\": 3, \"bits\": 8, \"group_size\": 32, \"note\": 1},"
+                       " {\"layer_idx\": 0, \"bits\": 4}, {\"layer_idx\": 2, \"bits\": 4}]";
+    assert_int_equal(qn_kv_config_apply(good, strlen(good), &kv, &err), QN_OK);
+    assert_int_equal(l[3].k_codec.form, QN_KV_Q8);
+    assert_int_equal(l[3].v_codec.group, 32);
+    assert_int_equal(l[0].v_codec.form, QN_KV_Q4);
+    assert_int_equal(l[0].k_codec.group, 64);
+    assert_int_equal(l[1].k_codec.form, QN_KV_BF16);
+
+    static const struct { const char *text, *names; qn_code code; } bad[] = {
+        {"", "line 1", QN_FORMAT},
+        {"{}", "array", QN_FORMAT},
+        {"[3]", "layer_idx", QN_FORMAT},
+        {"[{\"bits\": 4}]", "layer_idx", QN_FORMAT},
+        {"[{\"layer_idx\": 0}]", "bits", QN_FORMAT},
+        {"[{\"layer_idx\": \"0\", \"bits\": 4}]", "layer_idx", QN_FORMAT},
+        {"[{\"layer_idx\": -1, \"bits\": 4}]", "layer_idx", QN_FORMAT},
+        {"[{\"layer_idx\": 4, \"bits\": 4}]", "4 layers", QN_FORMAT},
+        {"[{\"layer_idx\": 0, \"bits\": 3}]", "3 bits", QN_UNSUPPORTED},
+        {"[{\"layer_idx\": 0, \"bits\": 4, \"group_size\": 48}]", "48", QN_FORMAT},
+        {"[{\"layer_idx\": 3, \"bits\": 4, \"group_size\": 64}]", "96", QN_UNSUPPORTED},
+        {"[{\"layer_idx\": 1, \"bits\": 4}, {\"layer_idx\": 1, \"bits\": 8}]", "twice", QN_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        kv = spec_of(l);
+        qn_err_clear(&err);
+        assert_int_equal(qn_kv_config_apply(bad[i].text, strlen(bad[i].text), &kv, &err),
+                         bad[i].code);
+        if (!strstr(err.text, bad[i].names)) fail_msg("\"%s\" lacks %s", err.text, bad[i].names);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mlx_logits_at_its_chunks),
+        cmocka_unit_test(mlx_replies_through_the_engine),
+        cmocka_unit_test(words_become_schemes),
+        cmocka_unit_test(schemes_reach_the_layers),
+        cmocka_unit_test(kv_configs_are_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
