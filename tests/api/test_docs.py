@@ -17,7 +17,7 @@ def examples():
                 yield pytest.param(kind, code, id=f"{os.path.basename(path)}-{i}-{kind}")
 
 
-@pytest.mark.parametrize("kind,code", examples())
+@pytest.mark.parametrize("kind,code", list(examples()))
 def test_example(server, kind, code):
     assert "127.0.0.1:8080" in code
     code = code.replace("127.0.0.1:8080", f"127.0.0.1:{server.port}")
