@@ -41,3 +41,11 @@ uint64_t qn_memory_available(void)
     uint64_t left = most > used ? most - used : 0;
     return left < bytes ? left : bytes;
 }
+
+void qn_memory_used(uint64_t *now, uint64_t *peak)
+{
+    if (!read_line("/proc/self/status", "VmRSS:", now)) *now = 0;
+    if (!read_line("/proc/self/status", "VmHWM:", peak)) *peak = 0;
+    *now *= 1024;
+    *peak *= 1024;
+}

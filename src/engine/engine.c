@@ -2,11 +2,13 @@
 #include "engine/engine.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/rt.h"
 #include "engine/internal.h"
 
 enum {
@@ -206,6 +208,7 @@ void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *w
     }
     qn_table_clear(&g->table, e->blocks);
     count_time(g);
+    g->finish = finish;
     qn_event ev = {.kind = QN_EV_DONE, .finish = finish, .stats = g->stats};
     if (why) ev.err = *why;
     atomic_fetch_add(&e->finished, 1);
@@ -221,6 +224,11 @@ static void reap(qn_engine *e)
         qn_gen *g = e->ended;
         e->ended = g->next;
         qn_table_release(&g->table, e->blocks);
+        if (g->trace) {
+            qn_trace_print(g->trace, g->finish == QN_FINISH_ERROR       ? "error"
+                                     : g->finish == QN_FINISH_CANCELLED ? "abort"
+                                                                        : "success", qn_now_ms());
+        }
         qn_gen_leave(g);
     }
 }
@@ -241,6 +249,20 @@ void qn_engine_end_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *
     }
 }
 
+/* The chunk that was just computed, and the whole prompt with the last one. */
+static void trace_chunk(const qn_engine *e, qn_gen *g)
+{
+    const uint32_t from = g->computed, to = from + g->n_planned;
+    const bool final = to >= g->n_prompt;
+    const double now = qn_now_ms();
+    qn_trace_add(g->trace, &(qn_span){"prefill.chunk", e->step_ms, now, NULL, -1, -1, from,
+                                      g->n_planned, final});
+    if (!final) return;
+    g->prompt_ms = now;
+    qn_trace_add(g->trace, &(qn_span){"prefill.total", g->admit_ms, now, NULL, g->n_prompt,
+                                      g->stats.cached_tokens, -1, -1, false});
+}
+
 /* The planned tokens are stored now: advance, report progress of prompts, release old windows. */
 static void advance(qn_engine *e)
 {
@@ -248,6 +270,7 @@ static void advance(qn_engine *e)
     for (uint32_t i = 0; i < p->batch.n_items; i++) {
         qn_gen *g = p->item_gen[i];
         bool prompt = g->computed < g->n_prompt && g->n_generated == 0;
+        if (prompt && g->trace) trace_chunk(e, g);
         g->computed += g->n_planned;
         if (e->prefix)
             qn_prefix_publish(e->prefix, g->tokens, g->computed, false, &g->table, &g->place);
@@ -289,11 +312,32 @@ static void count_kv(qn_engine *e)
     atomic_store(&e->kv_cached, cached);
 }
 
+static void begin_traces(qn_engine *e)
+{
+    e->step_ms = qn_now_ms();
+    for (uint32_t i = 0; i < e->n_rows && e->n_rows > 1; i++) qn_trace_shared(e->rows[i]->trace);
+}
+
+/* After a step that computed prompts: how far they are, and what memory that takes. */
+static void log_memory(const qn_engine *e)
+{
+    const double gib = 1u << 30;
+    uint64_t now, peak;
+    qn_memory_used(&now, &peak);
+    for (uint32_t i = 0; i < e->plan.batch.n_items; i++) {
+        const qn_item *it = &e->plan.items[i];
+        if (it->n_past >= e->plan.item_gen[i]->n_prompt) continue;
+        fprintf(stderr, "[prefill-mem] position %u active %.3f GiB peak %.3f GiB\n",
+                it->n_past + it->n_new, (double)now / gib, (double)peak / gib);
+    }
+}
+
 /* One step: forward, sample, commit. */
 static void step(qn_engine *e)
 {
     qn_err err = {0};
     const qn_ops *ops = e->model->dev->ops;
+    if (e->traces) begin_traces(e);
     ops->begin(e->run, &e->plan.batch, qn_blocks_kv(e->blocks));
     qn_tensor hidden, logits = e->model->ops->forward(e->model, e->run, &hidden);
     advance(e);
@@ -365,14 +409,16 @@ static void drop_cancelled(qn_engine *e, bool all)
 {
     for (uint32_t i = e->n_rows; i-- > 0;) {
         qn_gen *g = e->rows[i];
-        if (!all && !atomic_load(&g->cancel)) continue;
+        qn_finish wish = (qn_finish)atomic_load(&g->cancel);
+        if (!all && !wish) continue;
         remove_row(e, i);
-        qn_engine_retire(e, g, QN_FINISH_CANCELLED, NULL);
+        qn_engine_retire(e, g, wish ? wish : QN_FINISH_CANCELLED, NULL);
     }
     qn_gen *prev = NULL;
     for (qn_gen *g = e->queue, *next; g; g = next) {
         next = g->next;
-        if (!all && !atomic_load(&g->cancel)) {
+        qn_finish wish = (qn_finish)atomic_load(&g->cancel);
+        if (!all && !wish) {
             prev = g;
             continue;
         }
@@ -381,7 +427,7 @@ static void drop_cancelled(qn_engine *e, bool all)
         if (e->queue_tail == g) e->queue_tail = prev;
         g->next = NULL;
         atomic_fetch_sub(&e->n_queue, 1);
-        qn_engine_retire(e, g, QN_FINISH_CANCELLED, NULL);
+        qn_engine_retire(e, g, wish ? wish : QN_FINISH_CANCELLED, NULL);
     }
 }
 
@@ -399,6 +445,7 @@ static void *engine_main(void *arg)
         if (!idle) step(e);
         else count_kv(e);
         if (e->on_step) e->on_step(false);
+        if (!idle && e->logs_memory) log_memory(e);
         reap(e);
     }
     drop_cancelled(e, true);
@@ -424,6 +471,8 @@ qn_code qn_engine_new(qn_engine **out, qn_model *model, const qn_engine_opts *op
     if (!e) return qn_err_set(err, QN_NOMEM, "engine: out of memory");
     e->model = model;
     e->exact = !strcmp(model->dev->name, "ref");
+    e->traces = qn_rt_flag("P2R_TRACE", false);
+    e->logs_memory = qn_rt_flag("PREFILL_MEM_LOG", false);
     for (uint32_t i = 0; e->exact && i < model->kv.n_layers; i++)
         e->compat |= qn_kv_quantized(model->kv.layers[i].k_codec) ||
                      qn_kv_quantized(model->kv.layers[i].v_codec);

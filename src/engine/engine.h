@@ -59,13 +59,14 @@ typedef struct qn_request {
     bool ignore_eos;        /* benchmarks: never end before max_tokens */
     uint32_t min_tokens;    /* no eos id is sampled before that many tokens of the reply */
     qn_sampling sampling;
+    const char *request_id, *route; /* names for a trace (QUERN_P2R_TRACE=1); NULL: none */
     void (*notify)(void *user); /* NULL: the caller polls or waits */
     void *user;
 } qn_request;
 
 typedef enum qn_finish {
     QN_FINISH_NONE = 0,
-    QN_FINISH_STOP,      /* an end-of-text token */
+    QN_FINISH_STOP,      /* an end-of-text token, or qn_gen_stop */
     QN_FINISH_LENGTH,    /* max_tokens or the context was reached */
     QN_FINISH_CANCELLED, /* qn_gen_cancel */
     QN_FINISH_ERROR      /* see the event's err */
@@ -125,8 +126,12 @@ bool qn_gen_wait(qn_gen *g, qn_event *ev, int timeout_ms);
  * from DONE with QN_FINISH_LENGTH to qn_gen_free; NULL if none were asked for (no failure). */
 const float *qn_gen_hidden(const qn_gen *g);
 
-/* Ask the row to end; DONE follows within one step (no failure). */
+/* Ask the row to end; DONE follows within one step, with QN_FINISH_CANCELLED (no failure). */
 void qn_gen_cancel(qn_gen *g);
+
+/* The caller has all that it wants, at a stop string for example: as cancel, with QN_FINISH_STOP (no
+ * failure). */
+void qn_gen_stop(qn_gen *g);
 
 /* Give the handle back; a running generation is cancelled first and ends on its own. `notify` is
  * not called any more once this returns (no failure). */

@@ -17,6 +17,7 @@ static void gen_free(qn_gen *g)
     free(g->eos);
     free(g->given);
     free(g->hidden);
+    qn_trace_free(g->trace);
     free(g->ring);
     sem_destroy(&g->events);
     free(g);
@@ -74,6 +75,8 @@ qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n
     g->submit_ms = qn_now_ms();
     qn_code rc = copy_request(g, req, n_vocab, err);
     if (!rc) rc = copy_vectors(g, req, err);
+    if (!rc && e->traces)
+        rc = qn_trace_new(&g->trace, req->request_id, req->route, g->submit_ms, err);
     if (rc) {
         gen_free(g);
         return rc;
@@ -155,10 +158,22 @@ const float *qn_gen_hidden(const qn_gen *g)
     return g->hidden;
 }
 
+/* The first wish counts. */
+static void end_early(qn_gen *g, qn_finish how)
+{
+    int none = QN_FINISH_NONE;
+    atomic_compare_exchange_strong(&g->cancel, &none, (int)how);
+    qn_engine_wake(g->engine);
+}
+
 void qn_gen_cancel(qn_gen *g)
 {
-    atomic_store(&g->cancel, true);
-    qn_engine_wake(g->engine);
+    end_early(g, QN_FINISH_CANCELLED);
+}
+
+void qn_gen_stop(qn_gen *g)
+{
+    end_early(g, QN_FINISH_STOP);
 }
 
 void qn_gen_free(qn_gen *g)

@@ -13,6 +13,7 @@
 
 #include "cache/prefix.h"
 #include "engine/engine.h"
+#include "engine/trace.h"
 
 /* Idle; the engine is inside notify; the handle is given back, notify is never called again. */
 enum { QN_NOTIFY_IDLE = 0, QN_NOTIFY_CALLING, QN_NOTIFY_OVER };
@@ -23,7 +24,7 @@ typedef enum qn_row_state { QN_ROW_WAITING = 0, QN_ROW_RUNNING, QN_ROW_DONE } qn
 struct qn_gen {
     /* shared */
     _Atomic uint32_t owners;      /* 2, 1, 0 */
-    _Atomic bool cancel;
+    _Atomic int cancel;           /* QN_FINISH_*: how the caller wants it to end; NONE: not yet */
     _Atomic bool paused;          /* the engine found the ring full and skips this row */
     _Atomic uint32_t head, tail;  /* events written and read */
     sem_t events;                 /* written and not yet read */
@@ -56,6 +57,9 @@ struct qn_gen {
     uint32_t state_slot;          /* of recurrent layers; while running */
     uint32_t n_planned;           /* tokens of this row in the step being run */
     bool was_admitted;            /* before a preemption, perhaps */
+    qn_trace *trace;              /* NULL: none */
+    double prompt_ms;             /* when the prompt was stored; for the trace */
+    qn_finish finish;             /* once DONE */
     double paused_ms;             /* since when its ring is full; 0: it is not */
     double submit_ms, admit_ms, first_ms, last_ms;
     qn_gen_stats stats;

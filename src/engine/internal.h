@@ -62,6 +62,8 @@ struct qn_engine {
     _Atomic uint32_t n_rows;
     qn_plan plan;
     qn_gen *ended;              /* rows whose memory is given back after the step */
+    bool traces, logs_memory;   /* QUERN_P2R_TRACE, QUERN_PREFILL_MEM_LOG */
+    double step_ms;             /* when the step began; only if it traces */
     void (*on_step)(bool begins); /* tests: around the part that must be quiet; NULL */
 
     _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions,

@@ -19,7 +19,13 @@ static bool is_eos(const qn_gen *g, uint32_t id)
 static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
 {
     g->last_ms = qn_now_ms();
-    if (g->n_generated == 0) g->first_ms = g->last_ms;
+    if (g->n_generated == 0) {
+        g->first_ms = g->last_ms;
+        if (g->trace) {
+            qn_trace_add(g->trace, &(qn_span){"token_zero.total", g->prompt_ms, g->first_ms, NULL,
+                                              -1, -1, -1, -1, false});
+        }
+    }
     qn_event ev = {.kind = QN_EV_TOKEN, .index = g->n_generated, .sample = *s};
     ev.is_eos = !g->ignore_eos && is_eos(g, s->token);
     g->tokens[g->len++] = s->token;

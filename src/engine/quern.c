@@ -210,7 +210,7 @@ int quern_next(quern_gen *g, quern_event *ev, int timeout_ms)
         fill_done(g, &in, ev);
     } else if (!in.is_eos && !g->halted && qn_reply_push(g->reply, in.sample.token, &g->text)) {
         g->halted = true;
-        qn_gen_cancel(g->gen);
+        qn_gen_stop(g->gen);
     }
     ev->text = g->text.data ? g->text.data : "";
     ev->n_text = g->text.len;

@@ -54,6 +54,18 @@ static void take_prefix(qn_engine *e, qn_gen *g)
     atomic_fetch_add(&e->cached_tokens, g->computed);
 }
 
+static void trace_admission(qn_gen *g, double ready_ms)
+{
+    const double start = g->admit_ms, now = qn_now_ms();
+    const qn_span spans[] = {
+        {"engine.admission_wait", g->submit_ms, start, NULL, -1, -1, -1, -1, false},
+        {"prefill.batch_setup", start, now, NULL, -1, -1, -1, -1, false},
+        {"prefill.kv_maintenance", start, ready_ms, "initial", -1, -1, -1, -1, false},
+        {"cache.lookup_restore", ready_ms, now, NULL, -1, g->computed, -1, -1, false},
+    };
+    for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) qn_trace_add(g->trace, &spans[i]);
+}
+
 void qn_engine_admit(qn_engine *e)
 {
     while (e->queue && e->n_rows < e->o.max_rows && (e->n_rows == 0 || fits(e, e->queue))) {
@@ -63,9 +75,12 @@ void qn_engine_admit(qn_engine *e)
         g->next = NULL;
         atomic_fetch_sub(&e->n_queue, 1);
         g->state = QN_ROW_RUNNING;
-        if (g->admit_ms == 0) g->admit_ms = qn_now_ms();
+        bool again = g->admit_ms != 0;
+        if (!again) g->admit_ms = qn_now_ms();
         take_state(e, g);
+        double ready_ms = g->trace ? qn_now_ms() : 0;
         take_prefix(e, g);
+        if (g->trace && !again) trace_admission(g, ready_ms);
         e->rows[e->n_rows] = g;
         atomic_fetch_add(&e->n_rows, 1);
     }

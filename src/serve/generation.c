@@ -57,7 +57,8 @@ static bool submit(qn_exchange *x, qn_http_error *e)
         .eos = loaded->eos, .n_eos = loaded->n_eos, .sampling = g->fields.sampling,
         .ignore_eos = g->fields.ignore_eos, .min_tokens = g->fields.min_tokens,
         .prompt_logprobs = g->fields.echo && g->fields.logprobs,
-        .notify = notify, .user = x,
+        .notify = notify, .user = x, .request_id = x->request_id,
+        .route = x->path,
     };
     req.sampling.special = x->server->special;
     req.sampling.n_special = x->server->n_special;
@@ -253,7 +254,7 @@ static void take_token(qn_exchange *x, const qn_event *ev)
     g->last_token_ms = now_ms;
     if (g->pieces.stopped) return;
     qn_pieces_token(&g->pieces, ev);
-    if (g->pieces.stopped) qn_gen_cancel(g->handle);
+    if (g->pieces.stopped) qn_gen_stop(g->handle);
     give_pieces(x);
 }
 
