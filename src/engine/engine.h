@@ -44,6 +44,13 @@ typedef struct qn_engine_opts {
 /* Which of a prompt's hidden states (the residual stream after the final norm) to keep. */
 typedef enum qn_hidden { QN_HIDDEN_NONE = 0, QN_HIDDEN_LAST, QN_HIDDEN_ALL } qn_hidden;
 
+/* A limit on reasoning between two marker tokens: once it holds n_tokens, the next one is `end`. */
+typedef struct qn_think_limit {
+    uint32_t n_tokens;   /* 0: no limit */
+    uint32_t start, end; /* ids of the markers */
+    bool is_open;        /* the prompt ends inside the reasoning */
+} qn_think_limit;
+
 typedef struct qn_request {
     const uint32_t *prompt; /* copied by submit */
     size_t n_prompt;        /* >= 1 */
@@ -57,6 +64,7 @@ typedef struct qn_request {
     const uint32_t *eos;    /* ids that end the reply; copied */
     size_t n_eos;
     bool ignore_eos;        /* benchmarks: never end before max_tokens */
+    qn_think_limit think;
     uint32_t min_tokens;    /* no eos id is sampled before that many tokens of the reply */
     qn_sampling sampling;
     const char *request_id, *route; /* names for a trace (QUERN_P2R_TRACE=1); NULL: none */

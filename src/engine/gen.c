@@ -38,6 +38,7 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->n_eos = req->n_eos;
     g->ignore_eos = req->ignore_eos;
     g->min_tokens = req->min_tokens;
+    g->think = req->think;
     g->snapshot_at = req->snapshot_at;
     g->prompt_logprobs = req->prompt_logprobs;
     g->notify = req->notify;

@@ -45,6 +45,8 @@ struct qn_gen {
     size_t n_eos;
     bool ignore_eos;
     uint32_t min_tokens;
+    qn_think_limit think;        /* is_open: as of the last token */
+    uint32_t n_thought;          /* tokens of reasoning so far */
     float *given;                 /* [n_prompt, d_model]; NULL: none */
     uint32_t snapshot_at;
     bool prompt_logprobs;

@@ -14,6 +14,23 @@ static bool is_eos(const qn_gen *g, uint32_t id)
     return false;
 }
 
+/* Follow the markers of reasoning. */
+static void count_thought(qn_gen *g, uint32_t token)
+{
+    qn_think_limit *t = &g->think;
+    if (token == t->end) t->is_open = false;
+    else if (t->is_open) g->n_thought++;
+    else if (token == t->start) t->is_open = true;
+}
+
+/* Leave nothing possible but the end of the reasoning once its tokens are spent. */
+static void limit_thought(const qn_gen *g, float *logits, uint32_t n_vocab)
+{
+    const qn_think_limit *t = &g->think;
+    if (!t->is_open || g->n_thought < t->n_tokens || t->end >= n_vocab) return;
+    for (uint32_t i = 0; i < n_vocab; i++) logits[i] = i == t->end ? 0.0f : -INFINITY;
+}
+
 /* Step 9 of the data path. Append a sampled token, tell the caller, and decide whether the row
  * ends. */
 static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
@@ -30,6 +47,7 @@ static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
     ev.is_eos = !g->ignore_eos && is_eos(g, s->token);
     g->tokens[g->len++] = s->token;
     g->n_generated++;
+    if (g->think.n_tokens) count_thought(g, s->token);
     atomic_fetch_add(&e->generated_tokens, 1);
     qn_gen_emit(g, &ev);
     if (ev.is_eos) return QN_FINISH_STOP;
@@ -43,6 +61,7 @@ static void sample_row(qn_engine *e, qn_gen *g, float *logits, qn_dtype type)
     for (size_t i = 0; g->n_generated < g->min_tokens && i < g->n_eos; i++) {
         if (g->eos[i] < e->model->info.n_vocab) logits[g->eos[i]] = -INFINITY;
     }
+    if (g->think.n_tokens) limit_thought(g, logits, e->model->info.n_vocab);
     qn_sampler_draw(g->sampler, logits, type, g->tokens, g->len, g->n_generated, &s);
     qn_finish f = commit(e, g, &s);
     if (f) qn_engine_end_row(e, g, f, NULL);

@@ -187,13 +187,13 @@ bool qn_chat_prompt_ids(const qn_server *s, json_t *body, qn_ids *ids, qn_http_e
 
 /* ---- the reply's form ---- */
 
-static bool has_token(const form *f, const char *text)
+static uint32_t token_id(const form *f, const char *text)
 {
-    return qn_tokenizer_find(f->server->opts.loaded->tok, text, strlen(text)) != QN_NO_TOKEN;
+    return qn_tokenizer_find(f->server->opts.loaded->tok, text, strlen(text));
 }
 
-/* The first pair of think markers whose tokens the vocabulary has. */
-static void find_think_marks(const form *f, qn_output *o)
+/* The first pair of think markers whose tokens the vocabulary has. Returns false if it has none. */
+static bool find_think_marks(const form *f, qn_output *o, qn_think_limit *limit)
 {
     static const struct { const char *start, *end, *start_token, *end_token; } pairs[] = {
         {"<think>", "</think>", "<think>", "</think>"},
@@ -202,11 +202,14 @@ static void find_think_marks(const form *f, qn_output *o)
         {"<|channel>thought", "<channel|>", "<|channel>", "<channel|>"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        if (!has_token(f, pairs[i].start_token) || !has_token(f, pairs[i].end_token)) continue;
+        limit->start = token_id(f, pairs[i].start_token);
+        limit->end = token_id(f, pairs[i].end_token);
+        if (limit->start == QN_NO_TOKEN || limit->end == QN_NO_TOKEN) continue;
         o->think_start = pairs[i].start;
         o->think_end = pairs[i].end;
-        return;
+        return true;
     }
+    return false;
 }
 
 static const char *last_in(const qn_buf *text, const char *what)
@@ -249,8 +252,8 @@ static void settle(qn_exchange *x, const form *f)
 {
     qn_generation *g = &x->gen;
     qn_output *o = &g->output;
-    find_think_marks(f, o);
-    o->starts_in_reasoning = ends_in_reasoning(f, o);
+    if (!find_think_marks(f, o, &g->think)) g->think.n_tokens = 0;
+    o->starts_in_reasoning = g->think.is_open = ends_in_reasoning(f, o);
     g->tools = f->tools.given ? json_incref(f->tools.given) : NULL;
     if (f->tools.given || (f->format && f->format->is_harmony)) o->format = f->format;
     o->tools = g->tools;
@@ -260,6 +263,14 @@ static void settle(qn_exchange *x, const form *f)
     }
     if (f->is_structured) warn(g, qn_structured_warning);
     cool_down(x, f);
+}
+
+static bool read_budget(qn_think_limit *limit, const json_t *body, qn_http_error *e)
+{
+    int64_t n = 0;
+    if (!qn_field_int(body, "thinking_budget", 1, UINT32_MAX, &n, e)) return false;
+    limit->n_tokens = (uint32_t)n;
+    return true;
 }
 
 /* Steps 3 and 4 of the data path begin here for a chat request. */
@@ -272,6 +283,7 @@ bool qn_chat_prepare(qn_exchange *x, json_t *body, qn_http_error *e)
     bool ok = qn_fields_check_supported(body, e) &&
               qn_fields_read(&g->fields, body, &s->opts.defaults,
                              s->opts.loaded->model->info.n_vocab, false, &g->arena, e) &&
+              read_budget(&g->think, body, e) &&
               build(&f, s, body, e) && encode(&f, &g->prompt, e);
     if (ok) settle(x, &f);
     release(&f);

@@ -3,7 +3,7 @@
  * Every chat surface (chat completions, Anthropic messages, Responses) brings its request into the
  * chat form, that of OpenAI's chat completions, and calls qn_chat_prepare. The form's fields: messages,
  * tools, tool_choice, parallel_tool_calls, functions, function_call, chat_template_kwargs,
- * reasoning_effort, continue_final_message, response_format and its kin (structured.h), and the
+ * reasoning_effort, thinking_budget, continue_final_message, response_format and its kin (structured.h), and the
  * fields of request.h.
  * Threads: the preparing thread; the first two functions any thread, on a body of its own.
  */

@@ -93,6 +93,7 @@ typedef struct qn_generation {
     qn_fields fields;
     qn_ids prompt;
     uint32_t max_tokens;  /* clamped to the context */
+    qn_think_limit think; /* of the reasoning's length */
     qn_output output;     /* what the reply may hold besides text */
     qn_gen *handle;       /* the engine's; NULL before submit */
     qn_pieces pieces;

@@ -165,6 +165,23 @@ def test_thinking_on_and_off(http):
     assert [c["type"] for c in off["content"]] == ["text"]
 
 
+def test_thinking_budget(http):
+    """The end of the reasoning is forced when its tokens are spent; the script then goes on behind it."""
+    def ask(text, n, **kwargs):
+        thinking = {"type": "enabled", "budget_tokens": n}
+        return http.post("/v1/messages", json=body(text, thinking=thinking, **kwargs)).json()["content"]
+    assert [list(c.values())[-1] for c in ask("abcdef", 3)] == ["abc", "ef"]
+    assert [list(c.values())[-1] for c in ask("abc</think>def", 3)] == ["abc", "def"]
+    assert [list(c.values())[-1] for c in ask("abc</think>def", 4)] == ["abc", "def"]
+    both = ask("a</think>b<think>cdefg", 3)
+    assert [list(c.values())[-1] for c in both] == ["a", "b", "cd", "fg"]
+    request = body("abcdef", thinking={"type": "enabled", "budget_tokens": 3})
+    assert [c["type"] for c in rebuild(events(http, "/v1/messages", request))["content"]] == ["thinking", "text"]
+    chat = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": say("<think>abcdef")}],
+                                                   "thinking_budget": 2}).json()["choices"][0]["message"]
+    assert (chat["reasoning"], chat["content"]) == ("ab", "def")
+
+
 # ---- with the client ----
 
 def test_tools_loop(scripted):
