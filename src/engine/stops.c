@@ -4,17 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct stop_string {
-    char text[QN_MAX_STOP_BYTES + 1];
-    size_t n; /* bytes */
-} stop_string;
+#include "core/finder.h"
+
+_Static_assert((int)QN_MAX_STOPS <= (int)QN_MAX_NEEDLES, "a stop string is a needle");
 
 struct qn_stops {
-    qn_buf held;      /* text not shown yet: always the start of a stop string, or empty */
-    size_t n_checked; /* bytes of `held` in which no stop string ends */
-    const stop_string *met;
+    qn_finder finder;
+    const char *met;
     size_t n;
-    stop_string list[QN_MAX_STOPS];
+    char list[QN_MAX_STOPS][QN_MAX_STOP_BYTES + 1];
 };
 
 static qn_code add(qn_stops *s, const char *text, qn_err *err)
@@ -29,9 +27,7 @@ static qn_code add(qn_stops *s, const char *text, qn_err *err)
         return qn_err_set(err, QN_LIMIT, "too many stop strings; at most %d are allowed",
                           QN_MAX_STOPS);
     }
-    stop_string *one = &s->list[s->n++];
-    memcpy(one->text, text, n);
-    one->n = n;
+    memcpy(s->list[s->n++], text, n + 1);
     return QN_OK;
 }
 
@@ -46,6 +42,9 @@ qn_code qn_stops_new(qn_stops **out, const char *const *texts, size_t n, qn_err 
         qn_stops_free(s);
         return rc;
     }
+    const char *needles[QN_MAX_STOPS];
+    for (size_t i = 0; i < s->n; i++) needles[i] = s->list[i];
+    qn_finder_set(&s->finder, needles, s->n);
     *out = s;
     return QN_OK;
 }
@@ -53,68 +52,33 @@ qn_code qn_stops_new(qn_stops **out, const char *const *texts, size_t n, qn_err 
 void qn_stops_free(qn_stops *s)
 {
     if (!s) return;
-    qn_buf_release(&s->held);
+    qn_finder_release(&s->finder);
     free(s);
-}
-
-/* The longest stop string that ends at byte `end` of the held text, or NULL. */
-static const stop_string *ending_at(const qn_stops *s, size_t end)
-{
-    const stop_string *best = NULL;
-    for (size_t i = 0; i < s->n; i++) {
-        const stop_string *one = &s->list[i];
-        if (one->n > end || memcmp(s->held.data + end - one->n, one->text, one->n)) continue;
-        if (!best || one->n > best->n) best = one;
-    }
-    return best;
-}
-
-/* Bytes at the end of the held text that begin some stop string and must stay hidden. */
-static size_t hidden_tail(const qn_stops *s)
-{
-    size_t best = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        const stop_string *one = &s->list[i];
-        size_t n = one->n - 1 < s->held.len ? one->n - 1 : s->held.len;
-        while (n > best && memcmp(s->held.data + s->held.len - n, one->text, n)) n--;
-        if (n > best) best = n;
-    }
-    return best;
 }
 
 bool qn_stops_push(qn_stops *s, const char *text, size_t n, qn_buf *out)
 {
     if (s->met) return true;
-    if (!n) return false;
-    qn_buf_put(&s->held, text, n);
-    if (s->held.failed) out->failed = true;
-    for (size_t end = s->n_checked + 1; end <= s->held.len && !s->met; end++) {
-        s->met = ending_at(s, end);
-        if (s->met) qn_buf_put(out, s->held.data, end - s->met->n);
+    qn_found found;
+    qn_finder_push(&s->finder, text, n);
+    out->failed |= s->finder.held.failed;
+    while (!s->met && qn_finder_next(&s->finder, &found)) {
+        qn_buf_put(out, found.text, found.n);
+        if (found.needle != QN_NO_NEEDLE) s->met = s->list[found.needle];
     }
-    if (s->met) {
-        qn_buf_clear(&s->held);
-        s->n_checked = 0;
-        return true;
-    }
-    size_t sure = s->held.len - hidden_tail(s);
-    if (sure) {
-        qn_buf_put(out, s->held.data, sure);
-        qn_buf_drop(&s->held, sure);
-    }
-    s->n_checked = s->held.len;
-    return false;
+    return s->met != NULL;
 }
 
 bool qn_stops_flush(qn_stops *s, qn_buf *out)
 {
-    if (s->held.len) qn_buf_put(out, s->held.data, s->held.len);
-    qn_buf_clear(&s->held);
-    s->n_checked = 0;
-    return s->met != NULL;
+    if (s->met) return true;
+    qn_found found;
+    qn_finder_rest(&s->finder, &found);
+    qn_buf_put(out, found.text, found.n);
+    return false;
 }
 
 const char *qn_stops_met(const qn_stops *s)
 {
-    return s->met ? s->met->text : NULL;
+    return s->met;
 }

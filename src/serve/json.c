@@ -46,8 +46,9 @@ static const char *copy_escape(qn_buf *out, const char *s, const char *end)
     return s + 6;
 }
 
-/* Copy the string whose opening quote is at s. Returns what follows its closing quote. */
-static const char *copy_string(qn_buf *out, const char *s, const char *end)
+/* Copy the string whose opening quote is at s; is_lax writes control characters as escapes. Returns
+ * what follows its closing quote. */
+static const char *copy_string(qn_buf *out, const char *s, const char *end, bool is_lax)
 {
     qn_buf_putc(out, *s++);
     while (s < end && *s != '"') {
@@ -55,8 +56,13 @@ static const char *copy_string(qn_buf *out, const char *s, const char *end)
             s = copy_escape(out, s, end);
             continue;
         }
+        if (is_lax && (unsigned char)*s < 0x20) {
+            qn_buf_printf(out, "\\u%04x", (unsigned char)*s++);
+            continue;
+        }
         const char *plain = s;
-        while (s < end && *s != '"' && *s != '\\') s++;
+        while (s < end && *s != '"' && *s != '\\' && (unsigned char)*s >= 0x20) s++;
+        if (s == plain) s++; /* a control character: the parser refuses it */
         qn_buf_put(out, plain, (size_t)(s - plain));
     }
     if (s < end) qn_buf_putc(out, *s++);
@@ -93,14 +99,14 @@ static const char *copy_number(qn_buf *out, const char *s, const char *end, bool
 }
 
 /* Copy the body with the rules applied. */
-static qn_code sanitize(qn_buf *out, const char *s, const char *end, qn_err *err)
+static qn_code sanitize(qn_buf *out, const char *s, const char *end, bool is_lax, qn_err *err)
 {
     unsigned depth = 0;
     bool is_seed = false;
     while (s < end) {
         if (*s == '"') {
             size_t start = out->len;
-            s = copy_string(out, s, end);
+            s = copy_string(out, s, end, is_lax);
             is_seed = !out->failed && out->len - start == 6 &&
                       !memcmp(out->data + start, "\"seed\"", 6);
         } else if (*s == '-' || isdigit((unsigned char)*s)) {
@@ -132,7 +138,7 @@ qn_code qn_json_parse(json_t **out, const char *body, size_t n, qn_err *err)
         return qn_err_set(err, QN_FORMAT, "invalid JSON body: it is not UTF-8");
     }
     qn_buf clean = {0};
-    qn_code rc = sanitize(&clean, body, body + n, err);
+    qn_code rc = sanitize(&clean, body, body + n, false, err);
     if (!rc) {
         json_error_t why;
         json_t *tree = json_loadb(clean.data, clean.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
@@ -148,6 +154,20 @@ qn_code qn_json_parse(json_t **out, const char *body, size_t n, qn_err *err)
     }
     qn_buf_release(&clean);
     return rc;
+}
+
+json_t *qn_json_value(const char *text, size_t n)
+{
+    qn_buf clean = {0};
+    qn_err err = {0};
+    json_error_t why;
+    json_t *v = NULL;
+    bool ok = qn_utf8_valid(text, n) && !sanitize(&clean, text, text + n, true, &err);
+    if (ok && clean.len) {
+        v = json_loadb(clean.data, clean.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    }
+    qn_buf_release(&clean);
+    return v;
 }
 
 json_t *qn_json_get(const json_t *object, const char *key)

@@ -21,6 +21,11 @@ enum { QN_JSON_DEPTH = 512 };
  * Errors: QN_FORMAT with a sentence that begins "invalid JSON body" or names the wrong type. */
 qn_code qn_json_parse(json_t **out, const char *body, size_t n, qn_err *err);
 
+/* Read text [n] as any JSON value by the same rules, with control characters allowed in strings, as
+ * models write them. The caller owns the result. Errors: NULL (not JSON, too deep, without
+ * memory). */
+json_t *qn_json_value(const char *text, size_t n);
+
 /* The member `key`, or NULL when it is absent or null: the two mean the same on every field (no
  * failure). Borrowed from the object. */
 json_t *qn_json_get(const json_t *object, const char *key);

@@ -1,109 +1,60 @@
 /* markers.c - see markers.h. */
-#include "serve/markers.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
+#include "serve/markers_impl.h"
 #include "serve/tool_value.h"
 
-typedef enum state { NORMAL = 0, REASONING, TOOL } state;
+/* ---- states ---- */
 
-enum { MAX_MARKS = 1 + QN_MAX_TOOL_MARKS };
+/* Needles of text and reasoning: the think marker, then the starts of blocks. */
+enum { THINK_NEEDLE = 0, FIRST_TOOL_NEEDLE = 1, N_NEEDLES = FIRST_TOOL_NEEDLE + QN_MAX_TOOL_MARKS };
 
-/* A marker that is looked for in the present state. */
-typedef struct mark {
-    const char *text;
-    size_t n;
-    state next;
-    unsigned i_tool; /* of a tool start: which of the format's marks */
-} mark;
+/* Needles of a block. */
+enum { END_NEEDLE = 0, QUOTE_NEEDLE = 1 };
 
-struct qn_markers {
-    qn_output o;
-    qn_parts *parts;
-    qn_stops *stops;
-    state now;
-    mark marks[MAX_MARKS];  /* [n_marks], of the present state */
-    size_t n_marks;
-    qn_buf held;            /* text that may be the start of a marker */
-    size_t n_checked;       /* bytes of `held` in which no marker ends */
-    qn_buf block;           /* an open block with its start marker */
-    unsigned i_tool;        /* its marks */
-    bool in_quote;          /* inside the format's quotes */
-    bool over;              /* nothing counts any more */
-    qn_buf sure;            /* text behind the stop strings */
-};
-
-/* ---- markers of a state ---- */
-
-static void add_mark(qn_markers *m, const char *text, state next, unsigned i_tool)
+static void enter(qn_markers *m, marker_state next)
 {
-    m->marks[m->n_marks++] =
-        (mark){.text = text, .n = strlen(text), .next = next, .i_tool = i_tool};
-}
-
-static void enter(qn_markers *m, state next)
-{
+    const char *needles[N_NEEDLES] = {"", "", ""};
     m->now = next;
-    m->n_marks = 0;
-    if (next == TOOL) return;
-    if (m->o.think_start && next == NORMAL) add_mark(m, m->o.think_start, REASONING, 0);
-    if (m->o.think_start && next == REASONING) add_mark(m, m->o.think_end, NORMAL, 0);
+    if (m->o.think_start) {
+        needles[THINK_NEEDLE] = next == IN_TEXT ? m->o.think_start : m->o.think_end;
+    }
     for (unsigned i = 0; m->o.format && i < QN_MAX_TOOL_MARKS; i++) {
         const char *start = m->o.format->marks[i].start;
-        if (start) add_mark(m, start, TOOL, i);
+        if (start) needles[FIRST_TOOL_NEEDLE + i] = start;
     }
+    qn_finder_set(&m->finder, needles, N_NEEDLES);
 }
 
-/* The longest marker that ends at byte `end` of the held text, or NULL. */
-static const mark *ending_at(const qn_markers *m, size_t end)
+/* Look for the end of the open block and its quotes, or in a quote for the quote's end. */
+static void look_in_block(qn_markers *m)
 {
-    const mark *best = NULL;
-    for (size_t i = 0; i < m->n_marks; i++) {
-        const mark *k = &m->marks[i];
-        if (k->n > end || memcmp(m->held.data + end - k->n, k->text, k->n)) continue;
-        if (!best || k->n > best->n) best = k;
-    }
-    return best;
-}
-
-/* Bytes at the end of the held text that begin some marker. */
-static size_t hidden_tail(const qn_markers *m)
-{
-    size_t best = 0;
-    for (size_t i = 0; i < m->n_marks; i++) {
-        const mark *k = &m->marks[i];
-        size_t n = k->n - 1 < m->held.len ? k->n - 1 : m->held.len;
-        while (n > best && memcmp(m->held.data + m->held.len - n, k->text, n)) n--;
-        if (n > best) best = n;
-    }
-    return best;
+    const qn_tool_format *f = m->o.format;
+    const char *open = f->quote_open ? f->quote_open : "";
+    const char *needles[] = {m->in_quote ? "" : f->marks[m->i_tool].end,
+                             m->in_quote ? f->quote_close : open};
+    qn_finder_set(&m->finder, needles, 2);
 }
 
 /* ---- giving out ---- */
 
-static qn_part_kind kind_now(const qn_markers *m)
-{
-    return m->now == REASONING ? QN_PART_REASONING : QN_PART_TEXT;
-}
-
 static void give_sure(qn_markers *m)
 {
     m->parts->failed |= m->sure.failed;
-    qn_parts_text(m->parts, kind_now(m), m->sure.data, m->sure.len);
+    qn_parts_text(m->parts, m->now == IN_REASONING ? QN_PART_REASONING : QN_PART_TEXT, m->sure.data,
+                  m->sure.len);
     qn_buf_clear(&m->sure);
 }
 
-/* Text of the present state, through the stop strings. */
-static void give(qn_markers *m, const char *text, size_t n)
+void qn_markers_give(qn_markers *m, const char *text, size_t n)
 {
     if (qn_stops_push(m->stops, text, n, &m->sure)) m->over = true;
     give_sure(m);
 }
 
-/* The state's text ends here: no stop string goes on behind it. */
-static void give_held_stops(qn_markers *m)
+void qn_markers_break(qn_markers *m)
 {
     qn_stops_flush(m->stops, &m->sure);
     give_sure(m);
@@ -111,20 +62,15 @@ static void give_held_stops(qn_markers *m)
 
 /* ---- blocks of calls ---- */
 
-static const char *tool_name(const json_t *tool)
-{
-    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-}
-
-static bool is_known(const qn_markers *m, const char *name)
+void qn_markers_check_name(const qn_markers *m, const char *name)
 {
     size_t i;
     json_t *tool;
     json_array_foreach(m->o.tools, i, tool) {
-        const char *known = tool_name(tool);
-        if (known && !strcmp(known, name)) return true;
+        const json_t *known = json_object_get(json_object_get(tool, "function"), "name");
+        if (json_is_string(known) && !strcmp(json_string_value(known), name)) return;
     }
-    return false;
+    qn_log(QN_WARNING, "the model calls a tool that was not offered: %.64s", name);
 }
 
 static void give_call(qn_markers *m, const json_t *call)
@@ -132,7 +78,7 @@ static void give_call(qn_markers *m, const json_t *call)
     const char *name = json_string_value(json_object_get(call, "name"));
     const char *id = json_string_value(json_object_get(call, "id"));
     qn_buf args = {0};
-    if (!is_known(m, name)) qn_log(QN_WARNING, "the model calls a tool not offered: %.64s", name);
+    qn_markers_check_name(m, name);
     qn_tool_write_args(&args, json_object_get(call, "arguments"));
     m->parts->failed |= args.failed;
     qn_parts_open_call(m->parts, name, id, m->o.format->short_ids);
@@ -142,21 +88,22 @@ static void give_call(qn_markers *m, const json_t *call)
     if (m->o.one_call) m->over = true;
 }
 
-/* The block is complete; its body ends `n_end` bytes before the block does. */
-static void close_block(qn_markers *m, size_t n_end)
+/* The block is complete; `end` is its end marker, or "" when the reply ended it. */
+static void close_block(qn_markers *m, const char *end)
 {
     size_t n_start = strlen(m->o.format->marks[m->i_tool].start);
-    size_t n_body = m->block.len - n_start - n_end;
-    char *body = strndup(m->block.data + n_start, n_body);
+    size_t n_body = m->block.len - n_start;
+    char *body = m->block.failed ? NULL : strndup(m->block.data + n_start, n_body);
     json_t *calls = json_array(), *call;
     qn_err err = {0};
-    enter(m, NORMAL);
-    if (!body || m->block.failed) {
+    enter(m, IN_TEXT);
+    if (!body) {
         m->parts->failed = true;
     } else if (qn_tool_format_parse(m->o.format, body, n_body, m->i_tool, m->o.tools, calls,
                                     &err)) {
         qn_log(QN_WARNING, "a tool call does not parse and is shown as text: %s", err.text);
         qn_parts_text(m->parts, QN_PART_TEXT, m->block.data, m->block.len);
+        qn_parts_text(m->parts, QN_PART_TEXT, end, strlen(end));
     }
     size_t i;
     json_array_foreach(calls, i, call) {
@@ -167,101 +114,74 @@ static void close_block(qn_markers *m, size_t n_end)
     qn_buf_clear(&m->block);
 }
 
-static void open_block(qn_markers *m, const mark *k)
+static void open_block(qn_markers *m, unsigned i_tool)
 {
     qn_buf_clear(&m->block);
-    qn_buf_put(&m->block, k->text, k->n);
-    m->i_tool = k->i_tool;
+    qn_buf_puts(&m->block, m->o.format->marks[i_tool].start);
+    m->now = IN_BLOCK;
+    m->i_tool = i_tool;
     m->in_quote = false;
+    look_in_block(m);
 }
 
-static bool block_ends_with(const qn_markers *m, const char *text)
-{
-    size_t n = strlen(text), n_start = strlen(m->o.format->marks[m->i_tool].start);
-    return n && m->block.len >= n_start + n &&
-           !memcmp(m->block.data + m->block.len - n, text, n);
-}
-
-/* One byte of an open block. */
-static void block_byte(qn_markers *m, char c)
+static void take_in_block(qn_markers *m, const qn_found *found)
 {
     const qn_tool_format *f = m->o.format;
-    const char *end = f->marks[m->i_tool].end;
-    qn_buf_putc(&m->block, c);
-    if (m->block.failed) {
-        m->parts->failed = m->over = true;
-    } else if (f->quote_open && m->in_quote) {
-        m->in_quote = !block_ends_with(m, f->quote_close);
-    } else if (f->quote_open && block_ends_with(m, f->quote_open)) {
-        m->in_quote = true;
-    } else if (block_ends_with(m, end)) {
-        close_block(m, strlen(end));
+    qn_buf_put(&m->block, found->text, found->n);
+    if (found->needle == END_NEEDLE) {
+        close_block(m, f->marks[m->i_tool].end);
+    } else if (found->needle == QUOTE_NEEDLE) {
+        qn_buf_puts(&m->block, m->in_quote ? f->quote_close : f->quote_open);
+        m->in_quote = !m->in_quote;
+        look_in_block(m);
     }
 }
 
 /* ---- text and reasoning ---- */
 
-/* A marker ends at byte `end` of the held text: the text before it, then the new state. */
-static void take_mark(qn_markers *m, const mark *k, size_t end)
+static void take(qn_markers *m, const qn_found *found)
 {
-    mark met = *k;
-    give(m, m->held.data, end - met.n);
-    qn_buf_drop(&m->held, end);
-    m->n_checked = 0;
-    if (m->over) return;
-    give_held_stops(m);
-    if (met.next == TOOL) open_block(m, &met);
-    enter(m, met.next);
+    qn_markers_give(m, found->text, found->n);
+    if (m->over || found->needle == QN_NO_NEEDLE) return;
+    qn_markers_break(m);
+    if (found->needle == THINK_NEEDLE) enter(m, m->now == IN_TEXT ? IN_REASONING : IN_TEXT);
+    else open_block(m, (unsigned)found->needle - FIRST_TOOL_NEEDLE);
 }
 
-/* Look through the held text up to a marker. Returns true if there was one. */
-static bool scan(qn_markers *m)
+static bool is_harmony(const qn_markers *m)
 {
-    for (size_t end = m->n_checked + 1; end <= m->held.len; end++) {
-        const mark *k = ending_at(m, end);
-        if (!k) continue;
-        take_mark(m, k, end);
-        return true;
-    }
-    size_t n = m->held.len - hidden_tail(m);
-    if (n) {
-        give(m, m->held.data, n);
-        qn_buf_drop(&m->held, n);
-    }
-    m->n_checked = m->held.len;
-    return false;
-}
-
-/* Text behind a marker waits in `held`; what belongs to a block leaves it. */
-static void feed_block(qn_markers *m)
-{
-    size_t i = 0;
-    while (i < m->held.len && m->now == TOOL && !m->over) block_byte(m, m->held.data[i++]);
-    qn_buf_drop(&m->held, i);
+    return m->o.format && m->o.format->is_harmony;
 }
 
 bool qn_markers_push(qn_markers *m, const char *text, size_t n)
 {
     if (m->over) return true;
-    qn_buf_put(&m->held, text, n);
-    m->parts->failed |= m->held.failed;
-    while (!m->over && m->held.len) {
-        if (m->now == TOOL) feed_block(m);
-        else if (!scan(m)) break;
+    qn_found found;
+    qn_finder_push(&m->finder, text, n);
+    while (!m->over && qn_finder_next(&m->finder, &found)) {
+        if (is_harmony(m)) qn_harmony_take(m, &found);
+        else if (m->now == IN_BLOCK) take_in_block(m, &found);
+        else take(m, &found);
     }
+    m->parts->failed |= m->finder.held.failed || m->block.failed;
     return m->over;
 }
 
 void qn_markers_finish(qn_markers *m, bool was_cut)
 {
     if (m->over) return;
-    if (m->now != TOOL) {
-        give(m, m->held.data, m->held.len);
-        if (!m->over) give_held_stops(m);
-    } else if (!was_cut) {
-        close_block(m, 0);
+    qn_found found;
+    qn_finder_rest(&m->finder, &found);
+    if (is_harmony(m)) {
+        qn_harmony_take(m, &found);
+        if (!m->over) qn_harmony_finish(m);
+    } else if (m->now == IN_BLOCK) {
+        take_in_block(m, &found);
+        if (!was_cut) close_block(m, "");
+    } else {
+        take(m, &found);
+        if (!m->over) qn_markers_break(m);
     }
-    qn_buf_clear(&m->held);
     m->over = true;
 }
 
@@ -280,7 +200,8 @@ qn_code qn_markers_new(qn_markers **out, const qn_output *o, const char *const *
         qn_markers_free(m);
         return rc;
     }
-    enter(m, o->starts_in_reasoning && o->think_start ? REASONING : NORMAL);
+    if (is_harmony(m)) qn_harmony_begin(m);
+    else enter(m, o->starts_in_reasoning && o->think_start ? IN_REASONING : IN_TEXT);
     *out = m;
     return QN_OK;
 }
@@ -289,7 +210,7 @@ void qn_markers_free(qn_markers *m)
 {
     if (!m) return;
     qn_stops_free(m->stops);
-    qn_buf_release(&m->held);
+    qn_finder_release(&m->finder);
     qn_buf_release(&m->block);
     qn_buf_release(&m->sure);
     free(m);
@@ -297,7 +218,7 @@ void qn_markers_free(qn_markers *m)
 
 bool qn_markers_in_reasoning(const qn_markers *m)
 {
-    return m->now == REASONING;
+    return m->now == IN_REASONING;
 }
 
 const char *qn_markers_stop(const qn_markers *m)

@@ -51,7 +51,7 @@ static bool ask_choice(qn_buf *words, const json_t *v, const char *field, qn_htt
 static bool ask_schema(qn_buf *words, const json_t *v, const char *field, qn_http_error *e)
 {
     json_t *inner = json_is_string(v)
-                        ? qn_value_json(json_string_value(v), json_string_length(v))
+                        ? qn_json_value(json_string_value(v), json_string_length(v))
                         : json_incref((json_t *)(uintptr_t)v);
     bool ok = json_is_object(inner) || json_is_boolean(inner);
     if (ok) {

@@ -8,7 +8,35 @@
 
 /* ---- which format ---- */
 
-static const qn_tool_format *const formats[] = {&qn_tool_json};
+static const qn_tool_format *const formats[] = {
+    &qn_tool_minimax, &qn_tool_gemma,  &qn_tool_function_gemma, &qn_tool_longcat, &qn_tool_glm,
+    &qn_tool_laguna,  &qn_tool_qwen,   &qn_tool_pythonic,       &qn_tool_kimi,    &qn_tool_minicpm,
+    &qn_tool_mistral, &qn_tool_muse,   &qn_tool_json,           &qn_tool_harmony,
+};
+
+/* What a template says, in the order in which it is asked: the first line whose texts are all there
+ * wins. The order is mlx-lm's; the last two are ours. */
+static const struct rule {
+    const char *texts[2]; /* the second may be NULL */
+    const qn_tool_format *format;
+} rules[] = {
+    {{"<minimax:tool_call>", NULL}, &qn_tool_minimax},
+    {{"<|tool_call>", "<tool_call|>"}, &qn_tool_gemma},
+    {{"<start_function_call>", NULL}, &qn_tool_function_gemma},
+    {{"<longcat_tool_call>", NULL}, &qn_tool_longcat},
+    {{"<arg_key>", NULL}, &qn_tool_glm},
+    {{"<|tool_list_start|>", NULL}, &qn_tool_pythonic},
+    {{"<|tool_call_start|>", NULL}, &qn_tool_pythonic},
+    {{"<tool_call>\\n<function=", NULL}, &qn_tool_qwen}, /* a backslash and an n */
+    {{"<tool_call>\n<function=", NULL}, &qn_tool_qwen},
+    {{"<|tool_calls_section_begin|>", NULL}, &qn_tool_kimi},
+    {{"<function name=\"", "<param name=\""}, &qn_tool_minicpm},
+    {{"[TOOL_CALLS]", NULL}, &qn_tool_mistral},
+    {{"<atem:function_calls>", NULL}, &qn_tool_muse},
+    {{"<tool_call>", "tool_call.name"}, &qn_tool_json},
+    {{"<|channel|>", "<|call|>"}, &qn_tool_harmony},
+    {{"<function name=", NULL}, &qn_tool_minicpm},
+};
 
 const qn_tool_format *qn_tool_format_named(const char *name)
 {
@@ -18,16 +46,23 @@ const qn_tool_format *qn_tool_format_named(const char *name)
     return NULL;
 }
 
+static bool has_token(const qn_tokenizer *tok, const char *text)
+{
+    return qn_tokenizer_find(tok, text, strlen(text)) != QN_NO_TOKEN;
+}
+
 const qn_tool_format *qn_tool_format_of(const qn_chat_template *chat, const qn_tokenizer *tok)
 {
     const char *named =
         json_string_value(json_object_get(qn_tokenizer_config(tok), "tool_parser_type"));
     if (named) return qn_tool_format_named(named);
-    if (qn_chat_template_mentions(chat, "<tool_call>") &&
-        qn_chat_template_mentions(chat, "tool_call.name")) {
-        return &qn_tool_json;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const struct rule *r = &rules[i];
+        if (!qn_chat_template_mentions(chat, r->texts[0])) continue;
+        if (!r->texts[1] || qn_chat_template_mentions(chat, r->texts[1])) return r->format;
     }
-    return NULL;
+    bool is_lfm = has_token(tok, "<|tool_call_start|>") && has_token(tok, "<|tool_call_end|>");
+    return is_lfm ? &qn_tool_pythonic : NULL;
 }
 
 /* ---- parsing ---- */
@@ -44,7 +79,7 @@ static qn_code complete_call(json_t *call, qn_err *err)
     }
     if (json_is_object(args)) return QN_OK;
     json_t *inner = json_is_string(args)
-                        ? qn_value_json(json_string_value(args), json_string_length(args))
+                        ? qn_json_value(json_string_value(args), json_string_length(args))
                         : NULL;
     if (json_is_object(inner)) {
         json_object_set_new(call, "arguments", inner);
