@@ -9,6 +9,7 @@ typedef struct pool {
     uint32_t total, n_free;
     uint32_t *stack; /* [total] free block numbers, the next one last */
     uint32_t *ref;   /* [total] owners of each block */
+    uint32_t *seen;  /* [total] owners that an audit has met */
     bool *cached;    /* [total] the prefix tree is one of them */
     uint32_t n_cached; /* blocks whose only owner it is */
     size_t bytes;    /* of one block */
@@ -27,8 +28,9 @@ static bool pool_init(pool *p, uint32_t total)
     p->total = p->n_free = total;
     p->stack = malloc((total ? total : 1) * sizeof *p->stack);
     p->ref = calloc(total ? total : 1, sizeof *p->ref);
+    p->seen = calloc(total ? total : 1, sizeof *p->seen);
     p->cached = calloc(total ? total : 1, sizeof *p->cached);
-    if (!p->stack || !p->ref || !p->cached) return false;
+    if (!p->stack || !p->ref || !p->seen || !p->cached) return false;
     for (uint32_t i = 0; i < total; i++) p->stack[i] = total - 1 - i;
     return true;
 }
@@ -63,6 +65,7 @@ void qn_blocks_free(qn_blocks *b)
     for (uint32_t g = 0; g < b->n_groups; g++) {
         free(b->pools[g].stack);
         free(b->pools[g].ref);
+        free(b->pools[g].seen);
         free(b->pools[g].cached);
     }
     if (b->kv) b->dev->ops->kv_free(b->kv);
@@ -104,6 +107,27 @@ bool qn_blocks_sound(const qn_blocks *b)
         }
     }
     return true;
+}
+
+void qn_blocks_audit_begin(qn_blocks *b)
+{
+    for (uint32_t g = 0; g < b->n_groups; g++)
+        memset(b->pools[g].seen, 0, b->pools[g].total * sizeof *b->pools[g].seen);
+}
+
+void qn_blocks_audit_see(qn_blocks *b, uint32_t group, uint32_t id)
+{
+    qn_check(group < b->n_groups && id < b->pools[group].total);
+    b->pools[group].seen[id]++;
+}
+
+bool qn_blocks_audit_end(const qn_blocks *b)
+{
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        const pool *p = &b->pools[g];
+        if (memcmp(p->seen, p->ref, p->total * sizeof *p->ref)) return false;
+    }
+    return qn_blocks_sound(b);
 }
 
 static uint32_t take(pool *p)
@@ -279,6 +303,13 @@ uint32_t qn_blocks_need(const qn_blocks *b, uint32_t group, uint32_t n_positions
         if (n > most) n = most;
     }
     return (uint32_t)((n + b->block_tokens - 1) / b->block_tokens);
+}
+
+void qn_table_audit(const qn_table *t, qn_blocks *b)
+{
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        for (uint32_t i = 0; i < t->n[g]; i++) qn_blocks_audit_see(b, g, t->ids[g][i]);
+    }
 }
 
 void qn_table_view(const qn_table *t, const qn_blocks *b, qn_item *item)

@@ -56,6 +56,12 @@ uint32_t qn_blocks_lowest(const qn_blocks *b, uint32_t group, uint32_t next_pos)
 /* Check the invariant; for tests and debug builds (no failure; returns false when broken). */
 bool qn_blocks_sound(const qn_blocks *b);
 
+/* A stricter check: begin, report every reference that an owner holds, and end, which returns
+ * whether they are all the references there are (no failure). */
+void qn_blocks_audit_begin(qn_blocks *b);
+void qn_blocks_audit_see(qn_blocks *b, uint32_t group, uint32_t id);
+bool qn_blocks_audit_end(const qn_blocks *b);
+
 typedef struct qn_table {
     uint32_t *ids[QN_MAX_KV_GROUPS];  /* [cap] block numbers; entry i holds block first+i */
     uint32_t n[QN_MAX_KV_GROUPS];     /* entries in use */
@@ -88,6 +94,9 @@ void qn_table_slide(qn_table *t, qn_blocks *b, uint32_t next_pos);
 /* Most blocks of group g that a sequence holds at once when it grows to n positions with up to
  * chunk tokens per step (no failure). */
 uint32_t qn_blocks_need(const qn_blocks *b, uint32_t group, uint32_t n_positions, uint32_t chunk);
+
+/* Report the table's references to an audit (no failure). */
+void qn_table_audit(const qn_table *t, qn_blocks *b);
 
 /* Fill an item's block pointers from a table, which must not change until the step ends (no
  * failure). */

@@ -1,4 +1,4 @@
-/* prefix.c - the tree of cached blocks. */
+/* prefix.c - the tree of cached blocks and the checkpoints in it. */
 #include "cache/prefix.h"
 
 #include <assert.h>
@@ -9,58 +9,89 @@
 
 /* Node 0 is the root and holds no block. Nodes are numbered; 0 in a link means none. */
 typedef struct node {
-    uint32_t parent, first_child, next,
-        prev; /* next and prev: siblings, or `next` of the free list */
+    uint64_t space; /* the namespace; only children of the root may differ in it */
+    uint64_t used;  /* clock of the last use; never above the parent's */
+    uint32_t parent, first_child, next, prev; /* siblings; `next` also of the free list */
     uint32_t chain;                           /* next node of the same hash bucket */
-    uint32_t n_tokens;                        /* a full block, or fewer in a leaf */
+    uint32_t n_tokens;                        /* a full block, or fewer in a leaf; 0: free */
     uint32_t n_locks;                         /* rows that stand here */
     uint32_t depth;                           /* blocks from the root to here, this one included */
-    uint64_t used;                            /* clock of the last use */
+    uint32_t first_checkpoint;
     uint32_t ids[QN_MAX_KV_GROUPS];           /* NO_BLOCK: evicted, sliding groups only */
 } node;
+
+/* The state of the recurrent layers after the first n_tokens of a node. Numbered from 1. */
+typedef struct checkpoint {
+    uint64_t used;
+    uint32_t node, n_tokens, slot;
+    uint32_t next; /* of the same node, or of the free list */
+} checkpoint;
 
 static const uint32_t NO_BLOCK = UINT32_MAX;
 
 struct qn_prefix {
     qn_blocks *blocks;
-    uint32_t block_tokens, n_groups, n_nodes, n_buckets;
+    qn_states *states; /* NULL: every position can be continued from */
+    uint32_t block_tokens, n_groups, n_nodes, n_buckets, max_checkpoints;
+    uint64_t max_bytes, clock;
     node *nodes;       /* [n_nodes + 1] */
     uint32_t *tokens;  /* [n_nodes + 1, block_tokens] */
-    uint32_t *buckets; /* [n_buckets] full nodes by (parent, tokens) */
-    uint32_t free_node;
-    uint64_t clock;
+    uint32_t *buckets; /* [n_buckets] full nodes by (namespace, parent, tokens) */
+    checkpoint *checkpoints; /* [max_checkpoints + 1] */
+    uint32_t free_node, free_checkpoint, n_checkpoints;
 };
+
+/* A place where a row can start: after the first n_tokens of a node, total of them from the root.
+ * Node 0: from nothing. */
+typedef struct point {
+    uint32_t node, n_tokens, checkpoint, total;
+} point;
 
 static uint32_t *tokens_of(const qn_prefix *p, uint32_t n)
 {
     return p->tokens + (size_t)n * p->block_tokens;
 }
 
-qn_code qn_prefix_new(qn_prefix **out, qn_blocks *b, uint32_t max_blocks, qn_err *err)
+static qn_code allocate(qn_prefix *p, qn_err *err)
 {
-    *out = NULL;
-    qn_prefix *p = calloc(1, sizeof *p);
-    if (!p) return qn_err_set(err, QN_NOMEM, "prefix cache: out of memory");
-    p->blocks = b;
-    p->block_tokens = qn_blocks_tokens(b);
-    p->n_groups = qn_blocks_groups(b);
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        uint32_t n = qn_blocks_total(b, g);
-        if (n > p->n_nodes) p->n_nodes = n;
-    }
-    if (max_blocks && p->n_nodes > max_blocks) p->n_nodes = max_blocks;
     p->n_buckets = 16;
     while (p->n_buckets < 2 * p->n_nodes) p->n_buckets *= 2;
     p->nodes = calloc((size_t)p->n_nodes + 1, sizeof *p->nodes);
     p->tokens = malloc(((size_t)p->n_nodes + 1) * p->block_tokens * sizeof *p->tokens);
     p->buckets = calloc(p->n_buckets, sizeof *p->buckets);
-    if (!p->nodes || !p->tokens || !p->buckets) {
-        qn_prefix_free(p);
+    p->checkpoints = calloc((size_t)p->max_checkpoints + 1, sizeof *p->checkpoints);
+    if (!p->nodes || !p->tokens || !p->buckets || !p->checkpoints)
         return qn_err_set(err, QN_NOMEM, "prefix cache: out of memory");
-    }
     for (uint32_t i = p->n_nodes; i > 0; i--) {
         p->nodes[i].next = p->free_node;
         p->free_node = i;
+    }
+    for (uint32_t i = p->max_checkpoints; i > 0; i--) {
+        p->checkpoints[i].next = p->free_checkpoint;
+        p->free_checkpoint = i;
+    }
+    return QN_OK;
+}
+
+qn_code qn_prefix_new(qn_prefix **out, qn_blocks *b, const qn_prefix_opts *o, qn_err *err)
+{
+    *out = NULL;
+    qn_prefix *p = calloc(1, sizeof *p);
+    if (!p) return qn_err_set(err, QN_NOMEM, "prefix cache: out of memory");
+    *p = (qn_prefix){.blocks = b,
+                     .states = o->states,
+                     .block_tokens = qn_blocks_tokens(b),
+                     .n_groups = qn_blocks_groups(b),
+                     .max_checkpoints = o->states ? o->max_checkpoints : 0,
+                     .max_bytes = o->max_bytes};
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        uint32_t n = qn_blocks_total(b, g);
+        if (n > p->n_nodes) p->n_nodes = n;
+    }
+    qn_code rc = allocate(p, err);
+    if (rc) {
+        qn_prefix_free(p);
+        return rc;
     }
     *out = p;
     return QN_OK;
@@ -69,41 +100,52 @@ qn_code qn_prefix_new(qn_prefix **out, qn_blocks *b, uint32_t max_blocks, qn_err
 void qn_prefix_free(qn_prefix *p)
 {
     if (!p) return;
-    if (p->nodes && p->buckets) qn_prefix_flush(p);
+    if (p->nodes && p->buckets && p->checkpoints) qn_prefix_flush(p);
     free(p->nodes);
     free(p->tokens);
     free(p->buckets);
+    free(p->checkpoints);
     free(p);
 }
 
 /* ---- finding ---- */
 
-static uint32_t *bucket_of(const qn_prefix *p, uint32_t parent, const uint32_t *tokens)
+static uint32_t *bucket_of(const qn_prefix *p, uint64_t space, uint32_t parent,
+                           const uint32_t *tokens)
 {
-    return &p->buckets[qn_hash64(tokens, p->block_tokens * sizeof *tokens, parent) &
+    return &p->buckets[qn_hash64(tokens, p->block_tokens * sizeof *tokens, space + parent) &
                        (p->n_buckets - 1)];
 }
 
 /* The full child of `parent` with these tokens, or 0. */
-static uint32_t find_full(const qn_prefix *p, uint32_t parent, const uint32_t *tokens)
+static uint32_t find_full(const qn_prefix *p, uint64_t space, uint32_t parent,
+                          const uint32_t *tokens)
 {
-    for (uint32_t n = *bucket_of(p, parent, tokens); n; n = p->nodes[n].chain) {
-        if (p->nodes[n].parent != parent) continue;
+    for (uint32_t n = *bucket_of(p, space, parent, tokens); n; n = p->nodes[n].chain) {
+        if (p->nodes[n].parent != parent || p->nodes[n].space != space) continue;
         if (!memcmp(tokens_of(p, n), tokens, p->block_tokens * sizeof *tokens)) return n;
     }
     return 0;
 }
 
+/* How many of the first `limit` tokens a node begins with. */
+static uint32_t common(const qn_prefix *p, uint32_t n, const uint32_t *tokens, uint32_t limit)
+{
+    const uint32_t *have = tokens_of(p, n);
+    uint32_t same = 0, most = p->nodes[n].n_tokens < limit ? p->nodes[n].n_tokens : limit;
+    while (same < most && have[same] == tokens[same]) same++;
+    return same;
+}
+
 /* The child that shares the most tokens, *n of them; 0 if none shares any. */
-static uint32_t find_partial(const qn_prefix *p, uint32_t parent, const uint32_t *tokens,
-                             uint32_t limit, uint32_t *n)
+static uint32_t find_partial(const qn_prefix *p, uint64_t space, uint32_t parent,
+                             const uint32_t *tokens, uint32_t limit, uint32_t *n)
 {
     uint32_t best = 0;
     *n = 0;
     for (uint32_t c = p->nodes[parent].first_child; c; c = p->nodes[c].next) {
-        const uint32_t *have = tokens_of(p, c);
-        uint32_t same = 0, most = p->nodes[c].n_tokens < limit ? p->nodes[c].n_tokens : limit;
-        while (same < most && have[same] == tokens[same]) same++;
+        if (p->nodes[c].space != space) continue;
+        uint32_t same = common(p, c, tokens, limit);
         if (same > *n) {
             *n = same;
             best = c;
@@ -112,17 +154,144 @@ static uint32_t find_partial(const qn_prefix *p, uint32_t parent, const uint32_t
     return best;
 }
 
+/* The last checkpoint of a node within its first n tokens, or 0. */
+static uint32_t last_checkpoint(const qn_prefix *p, uint32_t n_node, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t c = p->nodes[n_node].first_checkpoint; c; c = p->checkpoints[c].next) {
+        if (p->checkpoints[c].n_tokens <= n &&
+            (!best || p->checkpoints[c].n_tokens > p->checkpoints[best].n_tokens))
+            best = c;
+    }
+    return best;
+}
+
+/* The point furthest into one of the children of `parent`: where the tokens part, or the last
+ * checkpoint before. */
+static point find_point(const qn_prefix *p, uint64_t space, uint32_t parent, const uint32_t *tokens,
+                        uint32_t limit)
+{
+    point best = {0};
+    if (!p->states) {
+        best.node = find_partial(p, space, parent, tokens, limit, &best.n_tokens);
+    } else {
+        for (uint32_t c = p->nodes[parent].first_child; c; c = p->nodes[c].next) {
+            if (p->nodes[c].space != space || !p->nodes[c].first_checkpoint) continue;
+            uint32_t k = last_checkpoint(p, c, common(p, c, tokens, limit));
+            if (!k || p->checkpoints[k].n_tokens <= best.n_tokens) continue;
+            best = (point){.node = c, .n_tokens = p->checkpoints[k].n_tokens, .checkpoint = k};
+        }
+    }
+    best.total = best.node ? p->nodes[parent].depth * p->block_tokens + best.n_tokens : 0;
+    return best;
+}
+
+/* True if every group has the blocks that a row needs to continue from this point. */
+static bool serves(const qn_prefix *p, const point *at)
+{
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        uint32_t lowest = qn_blocks_lowest(p->blocks, g, at->total);
+        for (uint32_t x = at->node; x && p->nodes[x].depth > lowest; x = p->nodes[x].parent) {
+            if (p->nodes[x].ids[g] == NO_BLOCK) return false;
+        }
+    }
+    return true;
+}
+
+/* The furthest point that a row with these tokens can start from. */
+static point find(const qn_prefix *p, uint64_t space, const uint32_t *tokens, uint32_t limit)
+{
+    uint32_t n = 0, next;
+    while ((p->nodes[n].depth + 1) * p->block_tokens <= limit &&
+           (next = find_full(p, space, n, tokens + p->nodes[n].depth * p->block_tokens))) {
+        n = next;
+    }
+    for (;; n = p->nodes[n].parent) {
+        uint32_t start = p->nodes[n].depth * p->block_tokens;
+        point at = find_point(p, space, n, tokens + start, limit - start);
+        if (at.node && serves(p, &at)) return at;
+        if (!n) return (point){0};
+    }
+}
+
+uint32_t qn_prefix_known(const qn_prefix *p, uint64_t space, const uint32_t *tokens, uint32_t limit,
+                         uint32_t shared[QN_MAX_KV_GROUPS])
+{
+    point at = find(p, space, tokens, limit);
+    for (uint32_t g = 0; shared && g < p->n_groups; g++) {
+        uint32_t lowest = qn_blocks_lowest(p->blocks, g, at.total);
+        shared[g] = 0;
+        /* A block that is taken in part will be copied: it costs room. */
+        uint32_t x = at.n_tokens == p->block_tokens ? at.node : p->nodes[at.node].parent;
+        for (; x && p->nodes[x].depth > lowest; x = p->nodes[x].parent)
+            shared[g] += !qn_blocks_is_cached(p->blocks, g, p->nodes[x].ids[g]);
+    }
+    return at.total;
+}
+
 static void touch(qn_prefix *p, uint32_t n)
 {
     p->clock++;
     for (; n; n = p->nodes[n].parent) p->nodes[n].used = p->clock;
 }
 
+/* ---- checkpoints ---- */
+
+static void drop_checkpoint(qn_prefix *p, uint32_t c)
+{
+    checkpoint *x = &p->checkpoints[c];
+    uint32_t *at = &p->nodes[x->node].first_checkpoint;
+    while (*at != c) at = &p->checkpoints[*at].next;
+    *at = x->next;
+    qn_states_unref(p->states, x->slot);
+    *x = (checkpoint){.next = p->free_checkpoint};
+    p->free_checkpoint = c;
+    p->n_checkpoints--;
+}
+
+/* A free entry, the least recently used checkpoint's if need be; 0 if the tree may hold none. */
+static uint32_t new_checkpoint(qn_prefix *p)
+{
+    uint32_t oldest = 0;
+    for (uint32_t i = 1; !p->free_checkpoint && i <= p->max_checkpoints; i++) {
+        if (!oldest || p->checkpoints[i].used < p->checkpoints[oldest].used) oldest = i;
+    }
+    if (oldest) drop_checkpoint(p, oldest);
+    uint32_t c = p->free_checkpoint;
+    if (c) {
+        p->free_checkpoint = p->checkpoints[c].next;
+        p->n_checkpoints++;
+    }
+    return c;
+}
+
+/* Keep the state in `slot`, or a copy of it, as the one after the first n tokens of a node. */
+static void add_checkpoint(qn_prefix *p, uint32_t n_node, uint32_t n, uint32_t slot, bool final)
+{
+    uint32_t c = last_checkpoint(p, n_node, n);
+    if (c && p->checkpoints[c].n_tokens == n) { /* the same tokens, so the same state */
+        p->checkpoints[c].used = p->clock;
+        return;
+    }
+    if (!(c = new_checkpoint(p))) return;
+    checkpoint *x = &p->checkpoints[c];
+    *x = (checkpoint){.used = p->clock, .node = n_node, .n_tokens = n, .slot = slot,
+                      .next = p->nodes[n_node].first_checkpoint};
+    p->nodes[n_node].first_checkpoint = c;
+    if (final) {
+        qn_states_ref(p->states, slot);
+        return;
+    }
+    x->slot = qn_states_take(p->states);
+    qn_check(x->slot != QN_NO_STATE); /* there are max_checkpoints beside those of the rows */
+    qn_states_copy(p->states, x->slot, slot);
+}
+
 /* ---- nodes ---- */
 
 static void unlink_hash(qn_prefix *p, uint32_t n)
 {
-    uint32_t *at = bucket_of(p, p->nodes[n].parent, tokens_of(p, n));
+    uint32_t *at = bucket_of(p, p->nodes[n].space, p->nodes[n].parent, tokens_of(p, n));
     while (*at != n) at = &p->nodes[*at].chain;
     *at = p->nodes[n].chain;
 }
@@ -131,6 +300,7 @@ static void remove_node(qn_prefix *p, uint32_t n)
 {
     node *x = &p->nodes[n];
     assert(n && !x->first_child && !x->n_locks);
+    while (x->first_checkpoint) drop_checkpoint(p, x->first_checkpoint);
     if (x->n_tokens == p->block_tokens) unlink_hash(p, n);
     if (x->prev) p->nodes[x->prev].next = x->next;
     else p->nodes[x->parent].first_child = x->next;
@@ -142,16 +312,29 @@ static void remove_node(qn_prefix *p, uint32_t n)
     p->free_node = n;
 }
 
-/* The least recently used leaf that no row stands on, or 0; with group >= 0 only one whose block of
- * that group nobody else holds, so that removing it makes room. */
-static uint32_t oldest_leaf(const qn_prefix *p, int group)
+/* What removing a leaf must give back to count: anything at all; a block of this group; bytes. */
+enum { ANY_LEAF = -1, LEAF_WITH_BYTES = -2 };
+
+static bool gives(const qn_prefix *p, const node *x, int what)
+{
+    if (what == ANY_LEAF) return true;
+    if (what >= 0) return qn_blocks_is_cached(p->blocks, (uint32_t)what, x->ids[what]);
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        if (x->ids[g] != NO_BLOCK && qn_blocks_is_cached(p->blocks, g, x->ids[g])) return true;
+    }
+    return x->first_checkpoint != 0;
+}
+
+/* The least recently used leaf that no row stands on, or 0; only one whose removal gives back
+ * `what`. */
+static uint32_t oldest_leaf(const qn_prefix *p, int what)
 {
     uint32_t best = 0;
     for (uint32_t i = 1; i <= p->n_nodes; i++) {
         const node *x = &p->nodes[i];
         if (!x->n_tokens || x->first_child || x->n_locks) continue;
-        if (group >= 0 && !qn_blocks_is_cached(p->blocks, (uint32_t)group, x->ids[group])) continue;
-        if (!best || x->used < p->nodes[best].used) best = i;
+        if (best && x->used >= p->nodes[best].used) continue;
+        if (gives(p, x, what)) best = i;
     }
     return best;
 }
@@ -159,7 +342,7 @@ static uint32_t oldest_leaf(const qn_prefix *p, int group)
 static uint32_t new_node(qn_prefix *p)
 {
     if (!p->free_node) {
-        uint32_t old = oldest_leaf(p, -1);
+        uint32_t old = oldest_leaf(p, ANY_LEAF);
         if (!old) return 0;
         remove_node(p, old);
     }
@@ -168,47 +351,53 @@ static uint32_t new_node(qn_prefix *p)
     return n;
 }
 
-/* A node under `parent` for the row's block number i with its first n tokens. Returns 0 when the
- * tree is full. */
-static uint32_t add_node(qn_prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n,
-                         const qn_table *t, uint32_t i)
+/* A node at the row's place for its next block, which holds these n tokens. Returns 0 when the tree
+ * is full. */
+static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint32_t *tokens,
+                         uint32_t n, const qn_table *t)
 {
-    p->nodes[parent].n_locks++; /* making room must not take the parent */
-    uint32_t at = new_node(p);
-    p->nodes[parent].n_locks--;
+    uint32_t parent = place->node, at = new_node(p); /* the row's lock keeps the parent */
     if (!at) return 0;
     node *x = &p->nodes[at];
-    *x = (node){.parent = parent, .next = p->nodes[parent].first_child, .n_tokens = n,
-                .depth = p->nodes[parent].depth + 1};
+    *x = (node){.space = place->space, .parent = parent, .next = p->nodes[parent].first_child,
+                .n_tokens = n, .depth = p->nodes[parent].depth + 1};
     memcpy(tokens_of(p, at), tokens, n * sizeof *tokens);
     if (x->next) p->nodes[x->next].prev = at;
     p->nodes[parent].first_child = at;
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        x->ids[g] = t->ids[g][i - t->first[g]];
-        qn_blocks_ref(p->blocks, g, x->ids[g], true);
+        bool held = place->n_blocks >= t->first[g]; /* else the window has moved on */
+        x->ids[g] = held ? t->ids[g][place->n_blocks - t->first[g]] : NO_BLOCK;
+        if (held) qn_blocks_ref(p->blocks, g, x->ids[g], true);
     }
     if (n == p->block_tokens) {
-        uint32_t *bucket = bucket_of(p, parent, tokens);
+        uint32_t *bucket = bucket_of(p, x->space, parent, tokens);
         x->chain = *bucket;
         *bucket = at;
     }
     return at;
 }
 
-/* ---- rows ---- */
-
-/* True if every group has the blocks that a row needs to continue at position n_tokens on the path
- * that ends in node n. */
-static bool serves(const qn_prefix *p, uint32_t n, uint32_t n_tokens)
+/* Siblings that say no more than the beginning of node n have had their day; their checkpoints are
+ * as good in n. */
+static void absorb_shorter(qn_prefix *p, uint32_t n)
 {
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        uint32_t lowest = qn_blocks_lowest(p->blocks, g, n_tokens);
-        for (uint32_t x = n; x && p->nodes[x].depth > lowest; x = p->nodes[x].parent) {
-            if (p->nodes[x].ids[g] == NO_BLOCK) return false;
+    for (uint32_t c = p->nodes[p->nodes[n].parent].first_child, next; c; c = next) {
+        node *x = &p->nodes[c];
+        next = x->next;
+        if (c == n || x->space != p->nodes[n].space || x->n_tokens >= p->nodes[n].n_tokens ||
+            common(p, c, tokens_of(p, n), x->n_tokens) < x->n_tokens)
+            continue;
+        for (uint32_t k; (k = x->first_checkpoint);) {
+            x->first_checkpoint = p->checkpoints[k].next;
+            p->checkpoints[k].node = n;
+            p->checkpoints[k].next = p->nodes[n].first_checkpoint;
+            p->nodes[n].first_checkpoint = k;
         }
+        remove_node(p, c); /* partial, so it has no children and nobody stands on it */
     }
-    return true;
 }
+
+/* ---- rows ---- */
 
 static void move_to(qn_prefix *p, qn_prefix_place *at, uint32_t n)
 {
@@ -217,14 +406,15 @@ static void move_to(qn_prefix *p, qn_prefix_place *at, uint32_t n)
     at->node = n;
 }
 
-/* Give the table a reference to every block of the path that ends in node n, n_blocks long. */
-static void share_path(qn_prefix *p, uint32_t n, uint32_t n_blocks, uint32_t n_tokens, qn_table *t)
+/* Give the table a reference to every block from the root to a point. */
+static void share_path(qn_prefix *p, const point *at, qn_table *t)
 {
+    uint32_t n_blocks = p->nodes[at->node].depth;
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        t->first[g] = qn_blocks_lowest(p->blocks, g, n_tokens);
+        t->first[g] = qn_blocks_lowest(p->blocks, g, at->total);
         t->n[g] = n_blocks - t->first[g];
         qn_check(t->n[g] <= t->cap);
-        uint32_t x = n;
+        uint32_t x = at->node;
         for (uint32_t i = n_blocks; i > t->first[g]; i--, x = p->nodes[x].parent) {
             t->ids[g][i - 1 - t->first[g]] = p->nodes[x].ids[g];
             qn_blocks_ref(p->blocks, g, p->nodes[x].ids[g], false);
@@ -232,48 +422,33 @@ static void share_path(qn_prefix *p, uint32_t n, uint32_t n_blocks, uint32_t n_t
     }
 }
 
-uint32_t qn_prefix_take(qn_prefix *p, const uint32_t *tokens, uint32_t limit, qn_table *t,
-                        qn_prefix_place *at)
+uint32_t qn_prefix_take(qn_prefix *p, uint64_t space, const uint32_t *tokens, uint32_t limit,
+                        qn_table *t, uint32_t slot, qn_prefix_place *place)
 {
-    uint32_t n = 0, next, part = 0;
-    while ((p->nodes[n].depth + 1) * p->block_tokens <= limit &&
-           (next = find_full(p, n, tokens + p->nodes[n].depth * p->block_tokens))) {
-        n = next;
-    }
-    uint32_t taken = p->nodes[n].depth * p->block_tokens;
-    uint32_t leaf = taken < limit ? find_partial(p, n, tokens + taken, limit - taken, &part) : 0;
-    if (leaf && !serves(p, leaf, taken + part)) leaf = part = 0;
-    while (!leaf && n && !serves(p, n, p->nodes[n].depth * p->block_tokens)) n = p->nodes[n].parent;
-    uint32_t depth = p->nodes[n].depth;
-    *at = (qn_prefix_place){.n_blocks = depth, .active = true};
+    point at = find(p, space, tokens, limit);
+    uint32_t whole = at.n_tokens == p->block_tokens ? at.node : p->nodes[at.node].parent;
+    *place = (qn_prefix_place){.space = space, .n_blocks = p->nodes[whole].depth, .active = true};
     p->nodes[0].n_locks++;
-    move_to(p, at, n);
-    taken = depth * p->block_tokens + part;
-    if (taken) share_path(p, leaf ? leaf : n, leaf ? depth + 1 : depth, taken, t);
-    touch(p, leaf ? leaf : n);
-    return taken;
-}
-
-/* A leaf under `parent` that says no more than the first n tokens, and that nobody stands on, has
- * had its day. */
-static void drop_shorter(qn_prefix *p, uint32_t parent, const uint32_t *tokens, uint32_t n)
-{
-    for (uint32_t c = p->nodes[parent].first_child, next; c; c = next) {
-        const node *x = &p->nodes[c];
-        next = x->next;
-        if (x->n_tokens >= n || x->first_child || x->n_locks) continue;
-        if (!memcmp(tokens_of(p, c), tokens, x->n_tokens * sizeof *tokens)) remove_node(p, c);
+    move_to(p, place, whole);
+    if (at.node) share_path(p, &at, t);
+    touch(p, at.node);
+    if (at.checkpoint) {
+        p->checkpoints[at.checkpoint].used = p->clock;
+        qn_states_copy(p->states, slot, p->checkpoints[at.checkpoint].slot);
+    } else if (p->states) {
+        qn_states_clear(p->states, slot);
     }
+    return at.total;
 }
 
 static bool publish_full(qn_prefix *p, const uint32_t *tokens, const qn_table *t,
                          qn_prefix_place *at)
 {
     const uint32_t *span = tokens + (size_t)at->n_blocks * p->block_tokens;
-    uint32_t n = find_full(p, at->node, span);
+    uint32_t n = find_full(p, at->space, at->node, span);
     if (!n) {
-        drop_shorter(p, at->node, span, p->block_tokens);
-        n = add_node(p, at->node, span, p->block_tokens, t, at->n_blocks);
+        n = add_node(p, at, span, p->block_tokens, t);
+        if (n) absorb_shorter(p, n);
     }
     if (!n) return false;
     move_to(p, at, n);
@@ -281,27 +456,48 @@ static bool publish_full(qn_prefix *p, const uint32_t *tokens, const qn_table *t
     return true;
 }
 
-static void publish_tail(qn_prefix *p, const uint32_t *tokens, uint32_t n, const qn_table *t,
-                         qn_prefix_place *at)
+/* The leaf with the n tokens after the row's place, which a longer block may hold as well; 0: the
+ * tree is full. */
+static uint32_t publish_tail(qn_prefix *p, const uint32_t *tokens, uint32_t n, const qn_table *t,
+                             const qn_prefix_place *at)
 {
-    uint32_t same;
-    find_partial(p, at->node, tokens, n, &same);
-    if (same == n) return; /* another block says it all */
-    drop_shorter(p, at->node, tokens, n);
-    uint32_t leaf = add_node(p, at->node, tokens, n, t, at->n_blocks);
-    if (leaf) touch(p, leaf);
+    uint32_t same, leaf = find_partial(p, at->space, at->node, tokens, n, &same);
+    if (same < n) { /* else another block says it all */
+        leaf = add_node(p, at, tokens, n, t);
+        if (leaf) absorb_shorter(p, leaf);
+    }
+    touch(p, leaf);
+    return leaf;
+}
+
+/* Publish, and return the node that holds the last of the computed tokens: 0 if the tree is full.
+ */
+static uint32_t publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed, bool tail,
+                        const qn_table *t, qn_prefix_place *at)
+{
+    uint32_t before = at->n_blocks;
+    while ((at->n_blocks + 1) * p->block_tokens <= computed && publish_full(p, tokens, t, at)) {}
+    if (at->n_blocks > before || tail) touch(p, at->node);
+    uint32_t start = at->n_blocks * p->block_tokens;
+    if (computed == start) return at->node;
+    if (computed >= start + p->block_tokens || !tail) return 0;
+    return publish_tail(p, tokens + start, computed - start, t, at);
 }
 
 void qn_prefix_publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed, bool tail,
                        const qn_table *t, qn_prefix_place *at)
 {
+    if (at->active) publish(p, tokens, computed, tail, t, at);
+}
+
+void qn_prefix_checkpoint(qn_prefix *p, const uint32_t *tokens, uint32_t computed, uint32_t slot,
+                          bool final, const qn_table *t, qn_prefix_place *at)
+{
     if (!at->active) return;
-    uint32_t before = at->n_blocks;
-    while ((at->n_blocks + 1) * p->block_tokens <= computed && publish_full(p, tokens, t, at)) {}
-    if (at->n_blocks > before || tail) touch(p, at->node);
-    if ((at->n_blocks + 1) * p->block_tokens <= computed) return; /* the tree is full */
-    uint32_t start = at->n_blocks * p->block_tokens;
-    if (tail && computed > start) publish_tail(p, tokens + start, computed - start, t, at);
+    uint32_t n = publish(p, tokens, computed, true, t, at);
+    if (!n || !p->states) return;
+    uint32_t start = (p->nodes[n].depth - 1) * p->block_tokens;
+    add_checkpoint(p, n, computed - start, slot, final);
 }
 
 void qn_prefix_leave(qn_prefix *p, qn_prefix_place *at)
@@ -344,7 +540,86 @@ bool qn_prefix_make_room(qn_prefix *p, uint32_t group, uint32_t n)
     return true;
 }
 
-void qn_prefix_flush(qn_prefix *p)
+uint32_t qn_prefix_checkpoints(const qn_prefix *p)
 {
-    for (uint32_t n; (n = oldest_leaf(p, -1));) remove_node(p, n);
+    return p->n_checkpoints;
+}
+
+uint64_t qn_prefix_bytes(const qn_prefix *p)
+{
+    uint64_t bytes = p->states ? (uint64_t)p->n_checkpoints * qn_states_bytes(p->states) : 0;
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        bytes += (uint64_t)qn_blocks_cached(p->blocks, g) * qn_blocks_bytes(p->blocks, g);
+    return bytes;
+}
+
+void qn_prefix_trim(qn_prefix *p)
+{
+    while (p->max_bytes && qn_prefix_bytes(p) > p->max_bytes) {
+        uint32_t old = oldest_leaf(p, LEAF_WITH_BYTES), g = 0;
+        if (old) {
+            remove_node(p, old);
+            continue;
+        }
+        while (g < p->n_groups && !(qn_blocks_slides(p->blocks, g) && drop_window_block(p, g))) g++;
+        if (g == p->n_groups) break; /* what is left lies under rows */
+    }
+}
+
+bool qn_prefix_flush(qn_prefix *p)
+{
+    bool any = false;
+    for (uint32_t i = 1; i <= p->n_nodes; i++) {
+        for (uint32_t n = i, up; n; n = up) {
+            const node *x = &p->nodes[n];
+            if (!x->n_tokens || x->first_child || x->n_locks) break;
+            up = x->parent;
+            remove_node(p, n);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* ---- checks ---- */
+
+/* The links, tokens and checkpoints of one node in use. */
+static bool node_sound(const qn_prefix *p, uint32_t n)
+{
+    const node *x = &p->nodes[n], *up = &p->nodes[x->parent];
+    uint32_t c = up->first_child, k = x->first_checkpoint;
+    while (c && c != n) c = p->nodes[c].next;
+    if (c != n || (x->next && p->nodes[x->next].prev != n) || x->n_tokens > p->block_tokens)
+        return false;
+    if (x->depth != up->depth + 1 || (x->parent && (x->space != up->space || x->used > up->used ||
+                                                    up->n_tokens != p->block_tokens)))
+        return false;
+    bool full = x->n_tokens == p->block_tokens;
+    if (full && find_full(p, x->space, x->parent, tokens_of(p, n)) != n) return false;
+    if (!full && (x->first_child || x->n_locks)) return false;
+    for (; k; k = p->checkpoints[k].next) {
+        const checkpoint *y = &p->checkpoints[k];
+        if (y->node != n || !y->n_tokens || y->n_tokens > x->n_tokens ||
+            !qn_states_holders(p->states, y->slot))
+            return false;
+    }
+    return true;
+}
+
+bool qn_prefix_audit(const qn_prefix *p)
+{
+    uint32_t n_free = 0, n_used = 0, n_checkpoints = 0;
+    for (uint32_t n = p->free_node; n; n = p->nodes[n].next) n_free++;
+    for (uint32_t n = 1; n <= p->n_nodes; n++) {
+        const node *x = &p->nodes[n];
+        if (!x->n_tokens) continue;
+        n_used++;
+        if (!node_sound(p, n)) return false;
+        for (uint32_t k = x->first_checkpoint; k; k = p->checkpoints[k].next) n_checkpoints++;
+        for (uint32_t g = 0; g < p->n_groups; g++) {
+            if (x->ids[g] != NO_BLOCK) qn_blocks_audit_see(p->blocks, g, x->ids[g]);
+        }
+    }
+    return n_free + n_used == p->n_nodes && n_checkpoints == p->n_checkpoints &&
+           n_checkpoints <= p->max_checkpoints;
 }

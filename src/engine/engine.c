@@ -86,11 +86,9 @@ static qn_code kv_budget(const qn_engine *e, uint64_t *bytes, qn_err *err)
 /* Blocks per group: enough for every row at full length, else what the memory holds. Windows are
  * small and get all they need, if that leaves at least half for the groups that grow with the
  * context. */
-static qn_code plan_pools(qn_engine *e, uint32_t *n_blocks, qn_err *err)
+static qn_code plan_pools(qn_engine *e, uint64_t budget, uint32_t *n_blocks, qn_err *err)
 {
-    uint64_t budget, windows = 0, full = 0;
-    qn_code rc = kv_budget(e, &budget, err);
-    if (rc) return rc;
+    uint64_t windows = 0, full = 0;
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         uint64_t bytes = full_need(e, g, &n_blocks[g]);
         if (e->kv.groups[g].window) windows += bytes;
@@ -124,34 +122,24 @@ static void cap_positions(qn_engine *e)
     }
 }
 
-/* May rows share what others computed? Not a recurrent state; and not, on `ref`, the keys behind a
- * wrapped window, which depend on where the other row's prompt ended (qn_item), nor what was
- * computed beside a quantized cache, which depends on where it was cut. */
-static bool can_share(const qn_engine *e)
-{
-    if (e->kv.n_states || e->compat) return false;
-    for (uint32_t g = 0; e->exact && g < e->kv.n_groups; g++)
-        if (e->kv.groups[g].rule == QN_KV_SLIDING) return false;
-    return true;
-}
-
 static qn_code allocate(qn_engine *e, qn_err *err)
 {
     uint32_t n_blocks[QN_MAX_KV_GROUPS] = {0};
     e->kv = e->model->kv;
     e->kv.block_tokens = e->o.block_tokens;
-    if (e->kv.n_states) e->kv.n_states = e->o.max_rows;
-    qn_code rc = plan_pools(e, n_blocks, err);
+    uint64_t budget;
+    qn_code rc = kv_budget(e, &budget, err);
     if (rc) return rc;
+    qn_engine_plan_states(e, budget);
+    if (e->kv.n_states && (!e->o.kv_bytes || e->o.memory_bytes)) { /* they come out of it */
+        uint64_t states = e->kv.n_states *
+                          (uint64_t)e->model->dev->ops->state_bytes(e->model->dev, &e->kv);
+        budget -= states < budget ? states : budget;
+    }
+    if ((rc = plan_pools(e, budget, n_blocks, err))) return rc;
     if ((rc = qn_blocks_new(&e->blocks, e->model->dev, &e->kv, n_blocks, err))) return rc;
     cap_positions(e);
-    if (!e->o.no_prefix_cache && can_share(e)) {
-        uint64_t each = 0;
-        for (uint32_t g = 0; g < e->kv.n_groups; g++) each += qn_blocks_bytes(e->blocks, g);
-        uint64_t most = e->o.prefix_bytes && each ? e->o.prefix_bytes / each + 1 : 0;
-        rc = qn_prefix_new(&e->prefix, e->blocks, most < UINT32_MAX ? (uint32_t)most : 0, err);
-        if (rc) return rc;
-    }
+    if ((rc = qn_engine_open_stored(e, err))) return rc;
     size_t tokens = (size_t)e->o.step_tokens + e->o.max_rows, rows = e->o.max_rows,
            outs = rows + QN_WIDE_OUT;
     qn_run_limits limits = {
@@ -200,13 +188,7 @@ static void count_time(qn_gen *g)
 void qn_engine_retire(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
 {
     g->state = QN_ROW_DONE;
-    if (e->prefix) {
-        if (finish != QN_FINISH_ERROR) {
-            qn_prefix_publish(e->prefix, g->tokens, g->computed, true, &g->table, &g->place);
-        }
-        qn_prefix_leave(e->prefix, &g->place);
-    }
-    qn_table_clear(&g->table, e->blocks);
+    qn_engine_stop_row(e, g, finish != QN_FINISH_ERROR);
     count_time(g);
     g->finish = finish;
     qn_event ev = {.kind = QN_EV_DONE, .finish = finish, .stats = g->stats};
@@ -271,9 +253,9 @@ static void advance(qn_engine *e)
         qn_gen *g = p->item_gen[i];
         bool prompt = g->computed < g->n_prompt && g->n_generated == 0;
         if (prompt && g->trace) trace_chunk(e, g);
+        uint32_t before = g->computed;
         g->computed += g->n_planned;
-        if (e->prefix)
-            qn_prefix_publish(e->prefix, g->tokens, g->computed, false, &g->table, &g->place);
+        qn_engine_keep(e, g, before);
         qn_table_slide(&g->table, e->blocks, g->computed);
         if (!prompt) continue;
         uint32_t done = g->computed < g->n_prompt ? g->computed : g->n_prompt;
@@ -297,19 +279,7 @@ static void fail_batch(qn_engine *e, const qn_err *why)
     qn_log(QN_ERROR, "step failed: %s", why->text);
     for (uint32_t i = 0; i < e->plan.batch.n_items; i++)
         qn_engine_end_row(e, e->plan.item_gen[i], QN_FINISH_ERROR, why);
-}
-
-static void count_kv(qn_engine *e)
-{
-    uint64_t used = 0, cached = 0;
-    for (uint32_t g = 0; g < e->kv.n_groups; g++) {
-        uint64_t n_cached = qn_blocks_cached(e->blocks, g);
-        uint64_t n = qn_blocks_total(e->blocks, g) - qn_blocks_available(e->blocks, g) - n_cached;
-        used += n * qn_blocks_bytes(e->blocks, g);
-        cached += n_cached * qn_blocks_bytes(e->blocks, g);
-    }
-    atomic_store(&e->kv_used, used);
-    atomic_store(&e->kv_cached, cached);
+    if (e->prefix) qn_prefix_flush(e->prefix); /* it may hold blocks of the failed step */
 }
 
 static void begin_traces(qn_engine *e)
@@ -345,7 +315,7 @@ static void step(qn_engine *e)
     finish_prefill_only(e);
     if (ops->end(e->run, &err)) fail_batch(e, &err);
     atomic_fetch_add(&e->steps, 1);
-    count_kv(e);
+    qn_engine_count_stored(e);
 }
 
 /* ---- the thread ---- */
@@ -443,7 +413,7 @@ static void *engine_main(void *arg)
         qn_engine_admit(e);
         idle = !qn_engine_plan(e);
         if (!idle) step(e);
-        else count_kv(e);
+        else qn_engine_count_stored(e);
         if (e->on_step) e->on_step(false);
         if (!idle && e->logs_memory) log_memory(e);
         reap(e);
@@ -509,6 +479,7 @@ void qn_engine_free(qn_engine *e)
     }
     if (e->run) e->model->dev->ops->run_free(e->run);
     qn_prefix_free(e->prefix);
+    qn_states_free(e->states);
     qn_blocks_free(e->blocks);
     free(e->plan.ids);
     free(e->plan.pos);
@@ -615,4 +586,6 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
         out->kv_bytes_total +=
             (uint64_t)qn_blocks_total(e->blocks, g) * qn_blocks_bytes(e->blocks, g);
     }
+    if (e->states)
+        out->kv_bytes_total += (uint64_t)qn_states_total(e->states) * qn_states_bytes(e->states);
 }

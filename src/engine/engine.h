@@ -38,7 +38,11 @@ typedef struct qn_engine_opts {
     uint32_t sink_timeout_ms; /* a row whose reader leaves its ring full for so long is cancelled;
                                  0: it waits for ever */
     bool no_prefix_cache;   /* do not reuse KV of earlier prompts and replies */
-    uint64_t prefix_bytes;  /* most bytes of cached KV; 0: whatever running rows leave */
+    uint64_t prefix_bytes;  /* most bytes of cached KV and states; 0: whatever running rows leave */
+    /* Models with recurrent layers: states kept for the prefix cache (0: up to 64, as memory
+     * allows), one after every so many tokens of a prompt (0: 2048), and the least uncached tokens
+     * for which one is taken near the prompt's end (0: 256). */
+    uint32_t max_checkpoints, checkpoint_tokens, checkpoint_min;
 } qn_engine_opts;
 
 /* Which of a prompt's hidden states (the residual stream after the final norm) to keep. */
@@ -58,6 +62,7 @@ typedef struct qn_request {
                                 rows of its ids, which are still needed; copied. NULL: none. Such a
                                 row neither reads nor feeds the prefix cache. */
     uint32_t snapshot_at;   /* a prefill chunk ends after this many tokens; 0: wherever it falls */
+    uint64_t cache_space;   /* requests share cached prefixes only with those of the same number */
     uint32_t max_tokens;    /* 0: prefill only */
     bool prompt_logprobs;   /* report every prompt token but the first: QN_EV_PROMPT */
     qn_hidden hidden;       /* only with max_tokens 0; see qn_gen_hidden */

@@ -40,6 +40,8 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->min_tokens = req->min_tokens;
     g->think = req->think;
     g->snapshot_at = req->snapshot_at;
+    g->cache_space = req->cache_space;
+    g->state_slot = QN_NO_STATE;
     g->prompt_logprobs = req->prompt_logprobs;
     g->notify = req->notify;
     g->user = req->user;

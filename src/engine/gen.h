@@ -49,6 +49,7 @@ struct qn_gen {
     uint32_t n_thought;          /* tokens of reasoning so far */
     float *given;                 /* [n_prompt, d_model]; NULL: none */
     uint32_t snapshot_at;
+    uint64_t cache_space;
     bool prompt_logprobs;
     uint32_t n_scored;            /* positions whose next token's logprob was reported */
     qn_hidden hidden_kind;
@@ -56,7 +57,7 @@ struct qn_gen {
     qn_sampler *sampler;
     qn_table table;
     qn_prefix_place place;        /* in the prefix tree; while running */
-    uint32_t state_slot;          /* of recurrent layers; while running */
+    uint32_t state_slot;          /* of recurrent layers, while running; else QN_NO_STATE */
     uint32_t n_planned;           /* tokens of this row in the step being run */
     bool was_admitted;            /* before a preemption, perhaps */
     qn_trace *trace;              /* NULL: none */

@@ -42,7 +42,9 @@ struct qn_engine {
     qn_engine_opts o;    /* defaults filled in */
     qn_kv_spec kv;       /* the model's, with the block size */
     qn_blocks *blocks;
-    qn_prefix *prefix;   /* NULL: off, or the model has recurrent layers */
+    qn_states *states;   /* NULL: the model has no recurrent layers */
+    qn_prefix *prefix;   /* NULL: off */
+    _Atomic bool audit;  /* tests: check qn_engine_sound at every step */
     qn_run *run;
     bool exact;          /* the device gives mlx-lm's bits: so do the samplers */
     bool compat;         /* and its KV is quantized: prompts are cut where mlx-lm cuts them */
@@ -82,6 +84,32 @@ void qn_engine_admit(qn_engine *e);
 /* Step 6 of the data path. schedule.c: plan the next step into e->plan; false if no row can run
  * (no failure). */
 bool qn_engine_plan(qn_engine *e);
+
+/* stored.c: fill in the options about checkpoints and the number of state slots, for kv_bytes of
+ * KV; make the slots and the prefix tree over the pools, which are there. Errors: QN_NOMEM. */
+void qn_engine_plan_states(qn_engine *e, uint64_t kv_bytes);
+qn_code qn_engine_open_stored(qn_engine *e, qn_err *err);
+
+/* stored.c: the first position after pos where a chunk of this row must end, because a checkpoint
+ * is due there; UINT32_MAX: none (no failure). */
+uint32_t qn_engine_stop_after(const qn_engine *e, const qn_gen *g, uint32_t pos);
+
+/* stored.c: give an admitted row its state slot and the longest known prefix of its tokens (no
+ * failure). */
+void qn_engine_start_row(qn_engine *e, qn_gen *g);
+
+/* stored.c: the row has advanced from `before` tokens to `computed`: publish what others can use
+ * (no failure). */
+void qn_engine_keep(qn_engine *e, qn_gen *g, uint32_t before);
+
+/* stored.c: the row gives everything back that it has stored; with `keep` it leaves it to the
+ * prefix tree first (no failure). */
+void qn_engine_stop_row(qn_engine *e, qn_gen *g, bool keep);
+
+/* stored.c: update the counters of bytes; check what must hold for a planned step (I1, I2, I3, I5,
+ * I6 and I9 of spec engine 9) (no failure). */
+void qn_engine_count_stored(qn_engine *e);
+bool qn_engine_sound(qn_engine *e);
 
 /* outputs.c: hand on what a step gave: sample rows, report prompt tokens, keep hidden states (no
  * failure). */

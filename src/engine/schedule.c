@@ -24,36 +24,6 @@ static bool fits(const qn_engine *e, const qn_gen *g)
     return true;
 }
 
-/* A slot that no running row has, zeroed: the row starts at position 0. There are max_rows of them.
- */
-static void take_state(qn_engine *e, qn_gen *g)
-{
-    if (!e->kv.n_states) return;
-    uint32_t slot = 0;
-    for (uint32_t i = 0; i < e->n_rows; i++) {
-        if (e->rows[i]->state_slot != slot) continue;
-        slot++;
-        i = UINT32_MAX; /* start over: the rows are in no order of slots */
-    }
-    g->state_slot = slot;
-    e->model->dev->ops->state_clear(qn_blocks_kv(e->blocks), slot);
-}
-
-/* Start from the longest known prefix; the last token is always computed, since its logits are
- * needed. */
-static void take_prefix(qn_engine *e, qn_gen *g)
-{
-    if (!e->prefix) return;
-    if (g->given) return; /* its ids do not tell its KV */
-    /* Whoever wants a result at every position must compute every position. */
-    uint32_t limit = qn_gen_is_wide(g) ? 0 : g->len - 1;
-    g->computed = qn_prefix_take(e->prefix, g->tokens, limit, &g->table, &g->place);
-    if (g->was_admitted) return; /* back after a preemption: counted before */
-    g->was_admitted = true;
-    g->stats.cached_tokens = g->computed;
-    atomic_fetch_add(&e->cached_tokens, g->computed);
-}
-
 static void trace_admission(qn_gen *g, double ready_ms)
 {
     const double start = g->admit_ms, now = qn_now_ms();
@@ -77,9 +47,8 @@ void qn_engine_admit(qn_engine *e)
         g->state = QN_ROW_RUNNING;
         bool again = g->admit_ms != 0;
         if (!again) g->admit_ms = qn_now_ms();
-        take_state(e, g);
         double ready_ms = g->trace ? qn_now_ms() : 0;
-        take_prefix(e, g);
+        qn_engine_start_row(e, g);
         if (g->trace && !again) trace_admission(g, ready_ms);
         e->rows[e->n_rows] = g;
         atomic_fetch_add(&e->n_rows, 1);
@@ -93,8 +62,7 @@ static bool preempt_after(qn_engine *e, const qn_gen *keep)
     uint32_t last = e->n_rows - 1;
     qn_gen *g = e->rows[last];
     if (g == keep) return false;
-    if (e->prefix) qn_prefix_leave(e->prefix, &g->place);
-    qn_table_clear(&g->table, e->blocks);
+    qn_engine_stop_row(e, g, true); /* what nobody needs before it comes back is not computed twice */
     atomic_fetch_add(&e->preemptions, 1);
     g->computed = 0;
     g->n_planned = 0;
@@ -146,6 +114,8 @@ static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
 {
     make_room(e, g, n);
     while (!qn_table_extend(&g->table, e->blocks, g->computed, n)) {
+        /* The last resort before a preemption: leaves that only make rows copy their own tail. */
+        if (e->prefix && qn_prefix_flush(e->prefix)) continue;
         if (!preempt_after(e, g)) return false;
         make_room(e, g, n);
     }
@@ -172,7 +142,9 @@ static uint32_t compat_end(const qn_engine *e, const qn_gen *g, bool *whole)
 static uint32_t chunk(const qn_engine *e, const qn_gen *g, uint32_t room, uint32_t *wide)
 {
     bool whole = false;
-    uint32_t from = g->computed, to = e->compat ? compat_end(e, g, &whole) : g->len;
+    uint32_t from = g->computed, to = e->compat ? compat_end(e, g, &whole) : g->len,
+             stop = qn_engine_stop_after(e, g, from);
+    if (to > stop) to = stop;
     if (from < g->snapshot_at && to > g->snapshot_at) to = g->snapshot_at;
     if (g->given && from < g->n_prompt && to > g->n_prompt) to = g->n_prompt;
     if (to - from > room) to = whole ? from : from + room;
@@ -272,7 +244,9 @@ bool qn_engine_plan(qn_engine *e)
 {
     qn_plan *p = &e->plan;
     p->batch = (qn_batch){.ids = p->ids, .pos = p->pos, .items = p->items, .out_rows = p->out_rows};
-    if (reserve_all(e) == 0) return false;
+    uint32_t n = reserve_all(e);
+    if (e->audit) qn_check(qn_engine_sound(e));
+    if (n == 0) return false;
     for (uint32_t i = 0; i < e->n_rows; i++) {
         if (e->rows[i]->n_planned) add_item(e, e->rows[i]);
     }

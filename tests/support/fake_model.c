@@ -7,8 +7,15 @@
 
 enum { GROUPS = 2 };
 
+typedef struct fake_state {
+    uint64_t hash; /* of the tokens so far */
+    uint32_t n;    /* how many they are */
+} fake_state;
+
 struct qn_kv {
     uint32_t block_tokens, n_groups, n_blocks[GROUPS];
+    uint32_t n_states;
+    fake_state *states;    /* [n_states] */
     uint32_t *ids[GROUPS]; /* [n_blocks * block_tokens] token id + 1; 0: never written */
 };
 
@@ -52,12 +59,17 @@ static qn_code fake_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t 
         kv->ids[g] = calloc((size_t)n_blocks[g] * kv->block_tokens, sizeof(uint32_t));
         qn_check(kv->ids[g]);
     }
+    kv->n_states = spec->n_states;
+    kv->states = calloc(kv->n_states + 1u, sizeof *kv->states);
+    qn_check(kv->states);
+    for (uint32_t i = 0; i < kv->n_states; i++) kv->states[i].n = UINT32_MAX; /* not cleared yet */
     *out = kv;
     return QN_OK;
 }
 
 static void fake_kv_free(qn_kv *kv)
 {
+    free(kv->states);
     for (uint32_t g = 0; g < kv->n_groups; g++) free(kv->ids[g]);
     free(kv);
 }
@@ -66,6 +78,24 @@ static void fake_kv_copy(qn_kv *kv, uint32_t group, uint32_t dst, uint32_t src)
 {
     uint32_t *p = kv->ids[group], n = kv->block_tokens;
     memcpy(p + (size_t)dst * n, p + (size_t)src * n, n * sizeof *p);
+}
+
+static void fake_state_clear(qn_kv *kv, uint32_t slot)
+{
+    qn_check(slot < kv->n_states);
+    kv->states[slot] = (fake_state){.hash = 1};
+}
+
+static void fake_state_copy(qn_kv *kv, uint32_t dst, uint32_t src)
+{
+    qn_check(dst < kv->n_states && src < kv->n_states);
+    kv->states[dst] = kv->states[src];
+}
+
+static size_t fake_state_bytes(const qn_device *d, const qn_kv_spec *spec)
+{
+    (void)d;
+    return spec->n_states ? sizeof(fake_state) : 0;
 }
 
 static qn_code fake_run_new(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err)
@@ -118,6 +148,9 @@ static const qn_ops fake_ops = {
     .kv_new = fake_kv_new,
     .kv_free = fake_kv_free,
     .kv_copy = fake_kv_copy,
+    .state_clear = fake_state_clear,
+    .state_copy = fake_state_copy,
+    .state_bytes = fake_state_bytes,
     .run_new = fake_run_new,
     .run_free = fake_run_free,
     .begin = fake_begin,
@@ -192,6 +225,18 @@ static void fake_logits(const qn_fake *f, const qn_run *r, const qn_item *it, ui
     row[next] = f->o.next ? 1000 : 4;
 }
 
+/* The tokens of an item pass through its state, which must be the one of their predecessors. */
+static void step_state(const qn_fake *f, qn_kv *kv, const qn_batch *b, const qn_item *it)
+{
+    if (!f->o.recurrent) return;
+    qn_check(it->state < kv->n_states);
+    fake_state *s = &kv->states[it->state];
+    qn_check(s->n == it->n_past);
+    for (uint32_t t = 0; t < it->n_new; t++) s->hash = mix(s->hash, b->ids[it->row0 + t]);
+    s->n += it->n_new;
+    qn_check(s->hash == read_back(f, kv, it, it->n_past + it->n_new - 1));
+}
+
 static qn_tensor fake_forward(qn_model *m, qn_run *r, qn_tensor *hidden)
 {
     qn_fake *f = (qn_fake *)m;
@@ -208,6 +253,7 @@ static qn_tensor fake_forward(qn_model *m, qn_run *r, qn_tensor *hidden)
             for (uint32_t g = 0; g < r->kv->n_groups; g++)
                 *cell(r->kv, it, g, it->n_past + t) = b->ids[it->row0 + t] + 1;
         }
+        step_state(f, r->kv, b, it);
         for (uint32_t out = 0; out < b->n_out; out++) {
             uint32_t t = b->out_rows[out] - it->row0;
             if (b->out_rows[out] < it->row0 || t >= it->n_new) continue;
@@ -254,6 +300,7 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
                                    .d_model = 1,
                                    .max_positions = f->o.max_positions ? f->o.max_positions : 4096};
     f->base.kv.n_groups = f->o.window ? 2 : 1;
+    f->base.kv.n_states = f->o.recurrent;
     if (f->o.window) f->base.kv.groups[1] = (qn_kv_group){QN_KV_SLIDING, f->o.window};
     f->base.kv.n_layers = 1;
     f->base.kv.layers = calloc(1, sizeof(qn_kv_layer));

@@ -24,6 +24,7 @@ static uint32_t rng(uint32_t n)
 
 typedef struct request {
     uint32_t prompt[600], n_prompt, max_tokens;
+    uint64_t space;
     uint32_t tokens[600], n_tokens;
     bool done;
     qn_finish finish;
@@ -43,7 +44,10 @@ static void make(request *q, uint32_t n_prompt, uint32_t max_tokens)
 static void submit(qn_engine *e, request *q)
 {
     qn_err err = {0};
-    qn_request r = {.prompt = q->prompt, .n_prompt = q->n_prompt, .max_tokens = q->max_tokens};
+    qn_request r = {.prompt = q->prompt,
+                    .n_prompt = q->n_prompt,
+                    .max_tokens = q->max_tokens,
+                    .cache_space = q->space};
     assert_int_equal(qn_engine_submit(e, &r, &q->gen, &err), QN_OK);
 }
 
@@ -87,6 +91,7 @@ static qn_engine *start(qn_model *m, const qn_engine_opts *o)
     qn_engine *e;
     qn_err err = {0};
     if (qn_engine_new(&e, m, o, &err)) fail_msg("%s", err.text);
+    e->audit = true; /* every step checks the invariants */
     return e;
 }
 
@@ -326,6 +331,116 @@ static void test_shared_prefix(void **state)
     }
 }
 
+/* Recurrent layers: what is known ends at a checkpoint. Checkpoints are at 100, 200, 300, 332 and,
+ * of the whole sequence, 362. `same`: tokens that a second prompt shares; `known`: what it takes. */
+static void checkpoint_case(uint32_t n_prompt, uint32_t same, uint32_t known)
+{
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.recurrent = true});
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16,
+                                              .step_tokens = 64,
+                                              .max_checkpoints = 8,
+                                              .checkpoint_tokens = 100,
+                                              .checkpoint_min = 200});
+    static request a, b;
+    make(&a, 333, 30);
+    submit(e, &a);
+    finish(&a);
+    verify(m, &a);
+    assert_int_equal(a.stats.cached_tokens, 0);
+    memcpy(a.prompt + 333, a.tokens, 30 * sizeof *a.prompt);
+    make(&b, n_prompt, 7);
+    memcpy(b.prompt, a.prompt, same * sizeof *b.prompt);
+    if (same < n_prompt) b.prompt[same] = (a.prompt[same] + 1) % QN_FAKE_VOCAB;
+    submit(e, &b);
+    finish(&b);
+    verify(m, &b);
+    assert_int_equal(b.stats.cached_tokens, known);
+    wait_idle(e);
+    stop(e, m);
+}
+
+static void test_checkpoints(void **state)
+{
+    (void)state;
+    checkpoint_case(333, 333, 332); /* the same again */
+    checkpoint_case(340, 332, 332);
+    checkpoint_case(340, 331, 300);
+    checkpoint_case(340, 300, 300);
+    checkpoint_case(340, 299, 200);
+    checkpoint_case(340, 200, 200);
+    checkpoint_case(150, 150, 100);
+    checkpoint_case(340, 99, 0);
+    checkpoint_case(340, 0, 0);
+    checkpoint_case(370, 363, 362); /* the next turn of a conversation */
+    checkpoint_case(370, 361, 332);
+}
+
+/* The oldest checkpoints make room, and none is left behind when their number is one. */
+static void test_few_checkpoints(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.recurrent = true});
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .max_checkpoints = 1,
+                                              .checkpoint_tokens = 50, .checkpoint_min = 1});
+    request q;
+    make(&q, 333, 0);
+    for (int k = 0; k < 2; k++) {
+        q.done = false;
+        q.n_tokens = 0;
+        submit(e, &q);
+        finish(&q);
+    }
+    /* The one at 333 is that of the end, too long for the same prompt again. */
+    assert_int_equal(q.stats.cached_tokens, 0);
+    assert_int_equal(qn_prefix_checkpoints(e->prefix), 1);
+    wait_idle(e);
+    stop(e, m);
+}
+
+/* The same tokens in another namespace are other tokens. */
+static void test_spaces(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16});
+    const uint64_t spaces[] = {0, 7, UINT64_MAX, 7, 0};
+    request q;
+    make(&q, 100, 5);
+    for (int k = 0; k < 5; k++) {
+        q.done = false;
+        q.n_tokens = 0;
+        q.space = spaces[k];
+        submit(e, &q);
+        finish(&q);
+        verify(m, &q);
+        assert_int_equal(q.stats.cached_tokens, k < 3 ? 0 : 99);
+    }
+    stop(e, m);
+}
+
+/* What nobody uses stays within the limit in bytes. */
+static void test_byte_cap(void **state)
+{
+    (void)state;
+    for (uint32_t window = 0; window <= 40; window += 40) {
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .recurrent = !window});
+        uint64_t cap = 10 * 16 * 4;
+        qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .prefix_bytes = cap});
+        request q;
+        for (int k = 0; k < 20; k++) {
+            make(&q, 1 + rng(300), 5);
+            submit(e, &q);
+            finish(&q);
+            verify(m, &q);
+            wait_idle(e);
+            qn_engine_stats s;
+            qn_engine_stats_get(e, &s);
+            assert_true(s.kv_bytes_cached <= cap);
+        }
+        stop(e, m);
+    }
+}
+
 static void test_prefix_off(void **state)
 {
     (void)state;
@@ -375,19 +490,24 @@ static void free_early(qn_engine *e, request *q)
 }
 
 /* Random traffic through pools so small that rows are preempted all the time. */
-static void trace(uint32_t seed, uint32_t window)
+static void trace(uint32_t seed, uint32_t window, bool recurrent)
 {
     enum { N = 24 };
     rng_state = seed;
-    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .max_positions = 512});
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .recurrent = recurrent, .max_positions = 512});
     uint32_t block = 16u << rng(3), groups = window ? 2 : 1;
     qn_engine_opts o = {.max_rows = 1 + rng(6), .block_tokens = block, .step_tokens = 16 + rng(200),
                         .mixed_tokens = 8 + rng(64), .max_positions = 512,
-                        .kv_bytes = groups * 4u * (700 + rng(900))};
+                        .kv_bytes = groups * 4u * (700 + rng(900)),
+                        .prefix_bytes = rng(3) ? 0 : 1 + rng(4000),
+                        .max_checkpoints = 1 + rng(8),
+                        .checkpoint_tokens = 1 + rng(100),
+                        .checkpoint_min = 1 + rng(200)};
     qn_engine *e = start(m, &o);
     static request q[N];
     for (int i = 0; i < N; i++) {
         make(&q[i], 1 + rng(250), rng(120));
+        q[i].space = rng(4) ? 0 : rng(3);
         if (rng(6) == 0) {
             free_early(e, &q[i]);
             q[i].gen = NULL;
@@ -409,16 +529,27 @@ static void trace(uint32_t seed, uint32_t window)
     stop(e, m);
 }
 
+static uint32_t n_traces(void)
+{
+    return getenv("QUERN_TEST_LONG") ? 1000 : 50;
+}
+
 static void test_traces(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 60; i++) trace(1000 + i, 0);
+    for (uint32_t i = 0; i < n_traces(); i++) trace(1000 + i, 0, false);
 }
 
 static void test_traces_window(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 60; i++) trace(5000 + i, 1 + i % 70);
+    for (uint32_t i = 0; i < n_traces(); i++) trace(5000 + i, 1 + i % 70, false);
+}
+
+static void test_traces_recurrent(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_traces(); i++) trace(9000 + i, i % 3 ? 0 : 1 + i % 70, true);
 }
 
 int main(void)
@@ -431,10 +562,15 @@ int main(void)
         cmocka_unit_test(test_small_pools), cmocka_unit_test(test_queue_full),
         cmocka_unit_test(test_slow_reader),
         cmocka_unit_test(test_shared_prefix),
+        cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_few_checkpoints),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_byte_cap),
         cmocka_unit_test(test_prefix_off),
         cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_traces),
         cmocka_unit_test(test_traces_window),
+        cmocka_unit_test(test_traces_recurrent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
