@@ -264,6 +264,7 @@ void qn_models_list(qn_exchange *x);
 void qn_models_one(qn_exchange *x);
 void qn_health(qn_exchange *x);
 void qn_index(qn_exchange *x);
+void qn_openapi(qn_exchange *x);
 
 /* stats.c (no failure). */
 void qn_stats_page(qn_exchange *x);

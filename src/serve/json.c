@@ -198,7 +198,9 @@ static int append_json(const char *data, size_t n, void *user)
 
 void qn_json_write(qn_buf *out, const json_t *tree)
 {
-    if (json_dump_callback(tree, append_json, out, JSON_COMPACT | JSON_ENCODE_ANY)) {
+    /* 15 digits: 0.7 stays 0.7, and every float keeps its value. */
+    size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
+    if (json_dump_callback(tree, append_json, out, flags)) {
         out->failed = true;
     }
 }

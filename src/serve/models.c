@@ -5,6 +5,7 @@
 
 #include "serve/exchange.h"
 #include "serve/json.h"
+#include "serve/openapi.h"
 
 static const char owner[] = "quern";
 
@@ -119,6 +120,13 @@ static json_t *route_list(void)
             list, json_sprintf("%s %s%s", r->method, r->path, takes_tail ? "{id}" : ""));
     }
     return list;
+}
+
+void qn_openapi(qn_exchange *x)
+{
+    qn_buf_put(&x->out, qn_openapi_json, qn_openapi_json_size);
+    x->status = x->out.failed ? 500 : 200;
+    x->phase = QN_PHASE_REPLY;
 }
 
 void qn_index(qn_exchange *x)

@@ -19,6 +19,7 @@ static const qn_route routes[] = {
     {.method = "GET", .path = "/v1/models/", .handle = qn_models_one},
     {.method = "GET", .path = "/v1", .handle = qn_index},
     {.method = "GET", .path = "/", .handle = qn_index},
+    {.method = "GET", .path = "/openapi.json", .handle = qn_openapi},
     {.method = "GET", .path = "/health", .handle = qn_health, .open = true},
     {.method = "GET", .path = "/v1/health", .handle = qn_health, .open = true},
     {.method = "GET", .path = "/stats", .handle = qn_stats_page},
