@@ -2,17 +2,22 @@
  *
  *     char err[512];
  *     quern_model *m = quern_open("folder", NULL, err, sizeof err);
- *     char *prompt = quern_render(m, "[{\"role\":\"user\",\"content\":\"Hello\"}]", NULL, err,
- * sizeof err); quern_gen *g = quern_start(m, prompt, &(quern_options){.max_tokens = 100}, err,
- * sizeof err); quern_event ev; while (quern_next(g, &ev, -1) && ev.kind != QUERN_DONE)
- * fwrite(ev.text, 1, ev.n_text, stdout); quern_gen_free(g); quern_free(prompt); quern_close(m);
+ *     quern_gen *g = quern_start(m, "The sea", NULL, err, sizeof err);
+ *     quern_event ev;
+ *     while (quern_next(g, &ev, -1)) fwrite(ev.text, 1, ev.n_text, stdout);
+ *     quern_gen_free(g);
+ *     quern_close(m);
  *
- * Ownership: what a function gives is freed with the function named beside it. Strings are UTF-8.
+ * docs/examples has whole programs: chat.c (render, poll, statistics), embed.c (vectors of texts).
+ *
+ * Ownership: what a function gives is freed with the function named beside it. What a caller passes
+ * is copied or read during the call only. Strings are UTF-8.
  * Errors: functions return NULL, 0 or -1 and write one sentence into err (err_bytes with the NUL);
  * err may be NULL. Nothing here ends the process because of a bad argument or file.
- * Threads: one model may be used from many threads at once; one quern_gen from one thread at a
- * time, except quern_cancel. A model's replies depend on the prompt, the options and the seed only,
- * never on what else runs at the same time.
+ * Threads: a model may be used from many threads at once and computes in threads of its own; open
+ * and close it from one. A quern_gen belongs to one thread at a time, except for quern_cancel. A
+ * model's replies depend on the prompt, the options and the seed only, never on what else runs at
+ * the same time.
  */
 #ifndef QUERN_H
 #define QUERN_H
@@ -55,9 +60,24 @@ typedef struct quern_options {
     const char *const *stops; /* [n_stops] texts that end the reply and are not shown */
     size_t n_stops;
     int add_special;          /* quern_start: add the tokenizer's own start tokens to the prompt */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* over the last 20 tokens */
+    int hlg;                  /* bend log-probabilities with the tone curve instead of filters */
+    uint32_t min_tokens;      /* no end of text before so many tokens */
+    int ignore_eos;           /* never end before max_tokens */
+    int logprobs;             /* report log-probabilities */
+    uint32_t n_top;           /* and those of the n most likely tokens, at most 20 */
+    int prompt_logprobs;      /* QUERN_PROMPT events: the same for the prompt's tokens */
+    void (*notify)(void *user); /* called when an event appears, from the model's thread: it must
+                                   return soon and call nothing of this library. NULL: none */
+    void *user;
 } quern_options;
 
-typedef enum quern_event_kind { QUERN_TEXT = 1, QUERN_PROGRESS, QUERN_DONE } quern_event_kind;
+typedef enum quern_event_kind {
+    QUERN_TEXT = 1, /* a token of the reply and the text that is certain with it, perhaps none */
+    QUERN_PROGRESS, /* a piece of the prompt is computed */
+    QUERN_DONE,     /* the last one, exactly once */
+    QUERN_PROMPT    /* a token of the prompt, before the reply's */
+} quern_event_kind;
 typedef enum quern_finish {
     QUERN_RUNNING = 0,
     QUERN_STOP,
@@ -66,6 +86,11 @@ typedef enum quern_finish {
     QUERN_ERROR
 } quern_finish;
 
+typedef struct quern_top {
+    uint32_t id;
+    float logprob;
+} quern_top;
+
 typedef struct quern_event {
     quern_event_kind kind;
     const char
@@ -73,8 +98,14 @@ typedef struct quern_event {
     size_t n_text;         /* bytes */
     uint32_t done, total;  /* PROGRESS: prompt tokens computed, of how many */
     quern_finish finish;   /* DONE */
-    uint32_t prompt_tokens, generated_tokens; /* DONE */
-    double prefill_ms, decode_ms;             /* DONE */
+    uint32_t token, index; /* TEXT, PROMPT: the token's id, its place in the reply or the prompt */
+    float logprob;         /* TEXT, PROMPT: of the token, if asked for */
+    const quern_top *top;  /* [n_top] the most likely ones; valid until the next call */
+    uint32_t n_top;
+    uint32_t prompt_tokens, cached_tokens; /* DONE: cached ones were known from earlier prompts */
+    uint32_t generated_tokens;             /* DONE: the end token included */
+    double prefill_ms, decode_ms;          /* DONE: to the first token; from it to the last */
+    double prefill_tok_s, decode_tok_s;    /* DONE: 0 where there is no time to speak of */
     const char *error;     /* DONE with QUERN_ERROR, else NULL */
 } quern_event;
 
@@ -115,11 +146,46 @@ QUERN_API quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t
  * or after DONE (no failure). */
 QUERN_API int quern_next(quern_gen *g, quern_event *ev, int timeout_ms);
 
+/* Called for every event of quern_generate; another value than 0 ends the generation as if a stop
+ * string were met. It may start other generations, of this model too. */
+typedef int (*quern_event_fn)(void *user, const quern_event *ev);
+
+/* The same with a callback: start, call fn for every event up to DONE, free. fn runs in the calling
+ * thread. Returns 0, or -1 if it could not start or ended with an error. Errors: a sentence. */
+QUERN_API int quern_generate(quern_model *m, const char *prompt, const quern_options *o,
+                             quern_event_fn fn, void *user, char *err, size_t err_bytes);
+
 /* End the generation early; DONE follows. Any thread (no failure). */
 QUERN_API void quern_cancel(quern_gen *g);
 
 /* Free a generation, running or not; NULL is allowed (no failure). */
 QUERN_API void quern_gen_free(quern_gen *g);
+
+/* Numbers in a hidden state (no failure). */
+QUERN_API size_t quern_state_width(const quern_model *m);
+
+/* The vector of a text for embedding models: the hidden state of the last of n ids after the final
+ * norm, divided by its length, into out [quern_state_width]. Returns 0 or -1. Errors: a sentence. */
+QUERN_API int quern_embed(quern_model *m, const uint32_t *ids, size_t n, float *out, char *err,
+                          size_t err_bytes);
+
+/* The hidden states of all n ids after the final norm, as they are. Gives [n, quern_state_width],
+ * freed with quern_free. Errors: NULL and a sentence. */
+QUERN_API float *quern_hidden_states(quern_model *m, const uint32_t *ids, size_t n, char *err,
+                                     size_t err_bytes);
+
+/* Most tokens of prompt and reply together (no failure). */
+QUERN_API uint32_t quern_context_length(const quern_model *m);
+
+/* What a model has done and holds. */
+typedef struct quern_stats {
+    uint32_t active, waiting; /* generations */
+    uint64_t started, finished, prompt_tokens, cached_tokens, generated_tokens;
+    uint64_t weights_bytes, kv_bytes, kv_bytes_used, kv_bytes_cached;
+} quern_stats;
+
+/* A snapshot of the counters (no failure). */
+QUERN_API void quern_get_stats(const quern_model *m, quern_stats *out);
 
 /* Free a string or array given by this library; NULL is allowed (no failure). */
 QUERN_API void quern_free(void *p);

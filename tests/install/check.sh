@@ -21,6 +21,13 @@ gcc $flags -o build/check/open-shared $shared
 LD_LIBRARY_PATH=$library build/check/open-shared
 gcc $flags -o build/check/open-static "$library/libquern.a" ${static//-lquern/}
 build/check/open-static
+for example in docs/examples/*.c; do
+    name=build/check/example-$(basename "$example" .c)
+    gcc ${flags/tests\/install\/open.c/$example} -o "$name" $shared
+    status=0
+    LD_LIBRARY_PATH=$library "$name" 2>/dev/null || status=$?
+    test "$status" = 2 # it says how it is used
+done
 
 # The shared object shows what quern.h declares, and nothing else.
 shown=$(nm -D --defined-only "$library/libquern.so" | awk '{print $3}' | sort)

@@ -37,7 +37,7 @@ static json_t *byte_level(void)
                      "trim_offsets", 1, "use_regex", 0);
 }
 
-qn_tokenizer *qn_byte_tokenizer(const qn_byte_token *added, size_t n, const char *config)
+char *qn_byte_tokenizer_file(const qn_byte_token *added, size_t n)
 {
     json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:o, s:[]}", "type", "BPE",
                               "dropout", "unk_token", "continuing_subword_prefix",
@@ -48,12 +48,18 @@ qn_tokenizer *qn_byte_tokenizer(const qn_byte_token *added, size_t n, const char
                              byte_level(), "post_processor", "decoder", byte_level(), "model",
                              model);
     char *text = json_dumps(file, 0);
+    qn_check(text);
+    json_decref(file);
+    return text;
+}
+
+qn_tokenizer *qn_byte_tokenizer(const qn_byte_token *added, size_t n, const char *config)
+{
+    char *text = qn_byte_tokenizer_file(added, n);
     qn_tokenizer *t;
     qn_err err = {0};
-    qn_check(text);
     qn_check(!qn_tokenizer_parse(&t, text, strlen(text), config, config ? strlen(config) : 0,
                                  &err));
     free(text);
-    json_decref(file);
     return t;
 }

@@ -14,6 +14,9 @@ typedef struct qn_byte_token {
     bool is_special;
 } qn_byte_token;
 
+/* The text of its tokenizer.json, freed with free (no failure; aborts on one). */
+char *qn_byte_tokenizer_file(const qn_byte_token *added, size_t n);
+
 /* The tokenizer: ids 0 to 255 are the bytes, QN_BYTE_TOKENS + i is added[i]. `config` is the text of
  * a tokenizer_config.json, or NULL (no failure; aborts on one). */
 qn_tokenizer *qn_byte_tokenizer(const qn_byte_token *added, size_t n, const char *config);
