@@ -60,6 +60,8 @@ struct qn_gen {
     uint32_t state_slot;          /* of recurrent layers, while running; else QN_NO_STATE */
     uint32_t n_planned;           /* tokens of this row in the step being run */
     bool was_admitted;            /* before a preemption, perhaps */
+    bool came_back;               /* after one: its tokens are not counted again */
+    bool waits;                   /* sits the step out for another row's blocks */
     qn_trace *trace;              /* NULL: none */
     double prompt_ms;             /* when the prompt was stored; for the trace */
     qn_finish finish;             /* once DONE */

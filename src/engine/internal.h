@@ -98,6 +98,15 @@ uint32_t qn_engine_stop_after(const qn_engine *e, const qn_gen *g, uint32_t pos)
  * failure). */
 void qn_engine_start_row(qn_engine *e, qn_gen *g);
 
+/* stored.c: rows that share more with an older row than they have computed take it from there, once
+ * that row has all they share. Before a step is planned, while n_planned and `waits` tell what ran
+ * in the last one (no failure). */
+void qn_engine_adopt(qn_engine *e);
+
+/* stored.c: true if rows[i] should sit this step out, because an older row that is in it, or waits
+ * for one that is, computes at least a block for both (no failure). */
+bool qn_engine_row_waits(qn_engine *e, uint32_t i);
+
 /* stored.c: the row has advanced from `before` tokens to `computed`: publish what others can use
  * (no failure). */
 void qn_engine_keep(qn_engine *e, qn_gen *g, uint32_t before);

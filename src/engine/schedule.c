@@ -15,10 +15,14 @@ static bool fits(const qn_engine *e, const qn_gen *g)
 {
     uint32_t reply = g->max_tokens - g->n_generated;
     if (reply > GROWTH_RESERVE) reply = GROWTH_RESERVE;
+    uint32_t shared[QN_MAX_KV_GROUPS] = {0};
+    if (e->prefix && !g->given)
+        qn_prefix_known(e->prefix, g->cache_space, g->tokens, g->len - 1, shared);
     for (uint32_t k = 0; k < e->kv.n_groups; k++) {
         uint32_t need = qn_blocks_need(e->blocks, k, g->len + reply, e->o.step_tokens);
         uint32_t most = qn_blocks_total(e->blocks, k);
         if (need > most) need = most; /* submit made sure that the row fits alone */
+        if (!qn_blocks_slides(e->blocks, k)) need -= shared[k] < need ? shared[k] : need;
         if (need > qn_blocks_available(e->blocks, k) + qn_blocks_cached(e->blocks, k)) return false;
     }
     return true;
@@ -159,7 +163,8 @@ static uint32_t chunk(const qn_engine *e, const qn_gen *g, uint32_t room, uint32
 static uint32_t reserve_all(qn_engine *e)
 {
     uint32_t n = 0, n_decode = 0, n_prompts = 0, wide = QN_WIDE_OUT;
-    for (uint32_t i = 0; i < e->n_rows; i++) e->rows[i]->n_planned = 0;
+    if (e->prefix) qn_engine_adopt(e);
+    for (uint32_t i = 0; i < e->n_rows; i++) e->rows[i]->n_planned = e->rows[i]->waits = 0;
     for (uint32_t i = 0; i < e->n_rows; i++) {
         qn_gen *g = e->rows[i];
         if (!decodes(g) || !runnable(g)) continue;
@@ -170,6 +175,7 @@ static uint32_t reserve_all(qn_engine *e)
     for (uint32_t i = 0; i < e->n_rows && n < budget && n_prompts < e->o.prefill_rows; i++) {
         qn_gen *g = e->rows[i];
         if (decodes(g) || !runnable(g)) continue;
+        if ((g->waits = qn_engine_row_waits(e, i))) continue;
         uint32_t want = chunk(e, g, budget - n, &wide);
         if (!want || !reserve(e, g, want)) continue;
         n += want;

@@ -90,6 +90,14 @@ uint32_t qn_engine_stop_after(const qn_engine *e, const qn_gen *g, uint32_t pos)
 
 /* ---- a row starts, goes on, and ends ---- */
 
+/* A row has taken n tokens of its prompt; those of a row that was preempted were counted before. */
+static void count_cached(qn_engine *e, qn_gen *g, uint32_t n)
+{
+    if (g->came_back) return;
+    g->stats.cached_tokens += n;
+    atomic_fetch_add(&e->cached_tokens, n);
+}
+
 void qn_engine_start_row(qn_engine *e, qn_gen *g)
 {
     g->computed = 0;
@@ -106,10 +114,9 @@ void qn_engine_start_row(qn_engine *e, qn_gen *g)
     uint32_t limit = qn_gen_is_wide(g) ? 0 : g->len - 1;
     g->computed = qn_prefix_take(e->prefix, g->cache_space, g->tokens, limit, &g->table,
                                  g->state_slot, &g->place);
-    if (g->was_admitted) return; /* back after a preemption: counted before */
+    g->came_back = g->was_admitted;
     g->was_admitted = true;
-    g->stats.cached_tokens = g->computed;
-    atomic_fetch_add(&e->cached_tokens, g->computed);
+    count_cached(e, g, g->computed);
 }
 
 void qn_engine_keep(qn_engine *e, qn_gen *g, uint32_t before)
@@ -135,6 +142,90 @@ void qn_engine_stop_row(qn_engine *e, qn_gen *g, bool keep)
     if (e->states && g->state_slot != QN_NO_STATE) qn_states_unref(e->states, g->state_slot);
     g->state_slot = QN_NO_STATE;
     if (e->prefix) qn_prefix_trim(e->prefix);
+}
+
+/* ---- rows that run together ---- */
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool can_take(const qn_engine *e, const qn_gen *g)
+{
+    return e->prefix && !g->given && !qn_gen_is_wide(g);
+}
+
+/* Of the first n tokens of row r, as many as another row could start from once r has them. */
+static uint32_t usable(const qn_engine *e, const qn_gen *r, uint32_t n)
+{
+    if (!e->states) return n;
+    uint32_t step = stop_distance(e, r), regular = n / step * step, snapshot = snapshot_point(e, r);
+    return snapshot <= n && snapshot > regular ? snapshot : regular;
+}
+
+/* What older rows have for a row. */
+typedef struct offer {
+    uint32_t ready; /* tokens that the row `from` has stored */
+    uint32_t later; /* as many or more, when a row that prefills has reached them */
+    qn_gen *from;
+} offer;
+
+static offer find_offer(const qn_engine *e, uint32_t i)
+{
+    const qn_gen *g = e->rows[i];
+    offer o = {0};
+    for (uint32_t k = 0; k < i; k++) {
+        qn_gen *r = e->rows[k];
+        if (r->given || r->cache_space != g->cache_space) continue;
+        uint32_t same = 0, most = min_u32(r->len, g->len - 1);
+        while (same < most && r->tokens[same] == g->tokens[same]) same++;
+        uint32_t later = usable(e, r, same), ready = usable(e, r, min_u32(same, r->computed));
+        bool prefills = r->len - r->computed > 1 && (r->n_planned || r->waits);
+        if (!prefills) later = ready;
+        if (later > o.later) o.later = later;
+        if (ready <= o.ready) continue;
+        o.ready = ready;
+        o.from = r;
+    }
+    return o;
+}
+
+/* Is it worth a copy, and a wait? */
+static bool pays(const qn_engine *e, const qn_gen *g, uint32_t n)
+{
+    return n >= g->computed + e->o.block_tokens;
+}
+
+bool qn_engine_row_waits(qn_engine *e, uint32_t i)
+{
+    if (!can_take(e, e->rows[i]) || !pays(e, e->rows[i], e->rows[i]->len - 1)) return false;
+    offer o = find_offer(e, i);
+    return o.later > o.ready && pays(e, e->rows[i], o.later);
+}
+
+static void adopt(qn_engine *e, qn_gen *g, qn_gen *from)
+{
+    if (!e->states) /* its last tokens may lie in a block that is not full yet */
+        qn_prefix_publish(e->prefix, from->tokens, from->computed, true, &from->table, &from->place);
+    uint32_t limit = g->len - 1, before = g->computed;
+    uint32_t known = qn_prefix_known(e->prefix, g->cache_space, g->tokens, limit, NULL);
+    if (!pays(e, g, known)) return;
+    qn_prefix_leave(e->prefix, &g->place);
+    qn_table_clear(&g->table, e->blocks);
+    g->computed = qn_prefix_take(e->prefix, g->cache_space, g->tokens, limit, &g->table,
+                                 g->state_slot, &g->place);
+    count_cached(e, g, g->computed - before);
+}
+
+void qn_engine_adopt(qn_engine *e)
+{
+    for (uint32_t i = 1; i < e->n_rows; i++) {
+        qn_gen *g = e->rows[i];
+        if (!can_take(e, g) || !pays(e, g, g->len - 1)) continue;
+        offer o = find_offer(e, i);
+        if (o.later == o.ready && pays(e, g, o.ready)) adopt(e, g, o.from);
+    }
 }
 
 /* ---- counting ---- */

@@ -22,8 +22,10 @@ static uint32_t rng(uint32_t n)
     return (rng_state >> 8) % n;
 }
 
+enum { MAX_PROMPT = 4300 };
+
 typedef struct request {
-    uint32_t prompt[600], n_prompt, max_tokens;
+    uint32_t prompt[MAX_PROMPT], n_prompt, max_tokens;
     uint64_t space;
     uint32_t tokens[600], n_tokens;
     bool done;
@@ -78,7 +80,7 @@ static void finish(request *q)
 /* Every token so far is the model's answer to its history. */
 static void verify(const qn_model *m, const request *q)
 {
-    uint32_t history[1200];
+    uint32_t history[MAX_PROMPT + 600];
     memcpy(history, q->prompt, q->n_prompt * sizeof *history);
     for (uint32_t i = 0; i < q->n_tokens; i++) {
         assert_int_equal(q->tokens[i], qn_fake_next(m, history, q->n_prompt + i));
@@ -331,6 +333,72 @@ static void test_shared_prefix(void **state)
     }
 }
 
+/* Requests that come together compute what they share once: the later ones wait for the first. */
+static void together(uint32_t prefix, uint32_t window, bool recurrent)
+{
+    enum { N = 8 };
+    qn_model *m = qn_fake_model(
+        &(qn_fake_opts){.window = window, .recurrent = recurrent, .max_positions = 8192});
+    qn_engine *e = start(m, &(qn_engine_opts){.step_tokens = 128, .checkpoint_tokens = 1024});
+    static request q[N];
+    uint64_t want = prefix;
+    for (uint32_t k = 0; k < N; k++) {
+        make(&q[k], prefix + 10 + 7 * k, 30);
+        for (uint32_t i = 0; i < prefix; i++) q[k].prompt[i] = i * 13 % QN_FAKE_VOCAB;
+        q[k].prompt[prefix] = 900 + k;
+        want += q[k].n_prompt - prefix;
+    }
+    for (uint32_t k = 0; k < N; k++) submit(e, &q[k]);
+    uint64_t cached = 0;
+    for (uint32_t k = 0; k < N; k++) {
+        finish(&q[k]);
+        verify(m, &q[k]);
+        cached += q[k].stats.cached_tokens;
+        assert_int_equal(q[k].stats.cached_tokens, k ? prefix : 0);
+    }
+    qn_engine_stats s;
+    qn_engine_stats_get(e, &s);
+    assert_int_equal(s.prompt_tokens, want);
+    assert_int_equal(s.cached_tokens, cached);
+    wait_idle(e);
+    stop(e, m);
+}
+
+static void test_together(void **state)
+{
+    (void)state;
+    together(4096, 0, false);
+    together(4099, 0, false);
+    together(1000, 40, false);
+    together(4096, 0, true);
+}
+
+/* The row that the others wait for is given up: they go on without it. */
+static void test_together_cancelled(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.step_us = 500, .max_positions = 8192});
+    qn_engine *e = start(m, &(qn_engine_opts){.step_tokens = 64});
+    static request q[4];
+    for (uint32_t k = 0; k < 4; k++) {
+        make(&q[k], 2000 + k, 5);
+        for (uint32_t i = 0; i < q[k].n_prompt; i++) q[k].prompt[i] = i * 13 % QN_FAKE_VOCAB;
+    }
+    for (uint32_t k = 0; k < 4; k++) submit(e, &q[k]);
+    usleep(8000);
+    qn_gen_cancel(q[0].gen);
+    for (uint32_t k = 0; k < 4; k++) {
+        finish(&q[k]);
+        verify(m, &q[k]);
+        if (k) assert_int_equal(q[k].n_tokens, 5);
+    }
+    qn_engine_stats s;
+    qn_engine_stats_get(e, &s);
+    assert_true(s.prompt_tokens <= 2003 + 64); /* what the first had, the second took */
+    wait_idle(e);
+    stop(e, m);
+}
+
 /* Recurrent layers: what is known ends at a checkpoint. Checkpoints are at 100, 200, 300, 332 and,
  * of the whole sequence, 362. `same`: tokens that a second prompt shares; `known`: what it takes. */
 static void checkpoint_case(uint32_t n_prompt, uint32_t same, uint32_t known)
@@ -562,6 +630,8 @@ int main(void)
         cmocka_unit_test(test_small_pools), cmocka_unit_test(test_queue_full),
         cmocka_unit_test(test_slow_reader),
         cmocka_unit_test(test_shared_prefix),
+        cmocka_unit_test(test_together),
+        cmocka_unit_test(test_together_cancelled),
         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_few_checkpoints),
         cmocka_unit_test(test_spaces),
