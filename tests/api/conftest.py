@@ -8,6 +8,7 @@ QUERN_SCRIPTED is the same server over a model whose replies the requests choose
 """
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 QUERN_BIN = (os.environ.get("QUERN_BIN") or os.environ.get("QUERN")
              or os.path.join(ROOT, "build", "release", "quern"))
 SCRIPTED_BIN = os.environ.get("QUERN_SCRIPTED") or os.path.join(os.path.dirname(QUERN_BIN), "tests", "scripted_server")
+JS_FOLDER = os.path.join(ROOT, ".cache", "js")
+JS_SCRIPTS = os.path.join(ROOT, "tests", "api", "js")
 START_SECONDS = 120
 
 
@@ -127,6 +130,20 @@ def scripted():
     yield one
     assert one.process.poll() is None, f"a request ended the server:\n{one.log[-4000:]}"
     assert one.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def node():
+    """The node to run scripts with; they lie where they find the packages."""
+    os.makedirs(os.path.dirname(JS_FOLDER), exist_ok=True)
+    done = subprocess.run([f"{ROOT}/scripts/fetch-js", JS_FOLDER], capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        pytest.skip(f"no JavaScript clients: {why[0]}")
+    for name in os.listdir(JS_SCRIPTS):
+        if name != "package.json":
+            shutil.copy(os.path.join(JS_SCRIPTS, name), JS_FOLDER)
+    return done.stdout.strip()
 
 
 @pytest.fixture(scope="session")
