@@ -292,8 +292,8 @@ def test_error_in_a_stream(start):
         for line in reply.iter_lines():
             if line.startswith("data: "):
                 seen.append(json.loads(line[6:]))
-            if len(seen) == 5:
-                one.process.send_signal(signal.SIGTERM)
+                if len(seen) == 5: # once: a second signal ends the server at once
+                    one.process.send_signal(signal.SIGTERM)
     assert [e["type"] for e in seen[-2:]] == ["error", "response.failed"]
     for i, e in enumerate(seen):
         check_model(EVENT, e)
