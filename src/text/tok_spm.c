@@ -222,22 +222,22 @@ static qn_code build_kinds(qn_tokenizer *t, const spm *m, qn_err *err)
     return qn_err_set(err, QN_FORMAT, "tokenizer.model: no piece has the type unknown");
 }
 
-/* Scores as the library sums them: floats; a user-defined piece always wins. */
+/* Scores as the library sums them: floats; a user-defined piece gets a tenth for every byte but the
+ * first, which makes it win. */
 static qn_code build_scores(qn_tokenizer *t, const spm *m, qn_err *err)
 {
     double *scores = t->owned[3] = malloc(m->n * sizeof *scores);
-    float low = HUGE_VALF, high = FLT_MIN; /* the library's own start: just above 0 */
+    float low = HUGE_VALF;
     if (!scores) return qn_err_set(err, QN_NOMEM, "tokenizer.model: out of memory");
     for (size_t i = 0; i < m->n; i++) {
         if (m->pieces[i].type != PIECE_NORMAL) continue;
         low = fminf(low, m->pieces[i].score);
-        high = fmaxf(high, m->pieces[i].score);
     }
     if (low == HUGE_VALF) low = 0;
     for (size_t i = 0; i < m->n; i++) {
         const piece *p = &m->pieces[i];
-        float bonus = (float)p->text.n * high;
-        scores[i] = p->type == PIECE_USER ? (double)bonus - 0.1 : (double)p->score;
+        float bonus = (float)(0.1 * ((double)p->text.n - 1));
+        scores[i] = (double)(p->type == PIECE_USER ? bonus : p->score);
     }
     t->model.vocab.scores = scores;
     t->model.unk_score = (double)(low - 10.0f);

@@ -22,6 +22,12 @@ MODELS = {
     "unigram": {"model_type": "unigram"},
     "unigram_bytes": {"model_type": "unigram", "byte_fallback": True, "remove_extra_whitespaces": False,
                       "normalization_rule_name": "nmt_nfkc_cf"},
+    "unigram_symbols": {"model_type": "unigram", "normalization_rule_name": "identity",
+                        "remove_extra_whitespaces": False,
+                        "user_defined_symbols": ["<sep>", "\u2581\u2581", "\u2581\u2581\u2581\u2581", "foo bar", "ab",
+                                                 "the", "aa"]},
+    "unigram_symbols_bytes": {"model_type": "unigram", "byte_fallback": True, "remove_extra_whitespaces": False,
+                              "user_defined_symbols": ["q", "日", "aaaa", "//", "\u2581\u2581\u2581", "it", "0x"]},
     "bpe": {"model_type": "bpe"},
     "llama": {"model_type": "bpe", "byte_fallback": True, "split_digits": True, "normalization_rule_name": "identity",
               "remove_extra_whitespaces": False},
@@ -33,8 +39,6 @@ MODELS = {
 
 
 def texts(added=()):
-    # Unigram with user-defined symbols is not here: behind such a symbol, where two ways have the same
-    # sum but for the last bit, the library may take the other one (docs/tokenizer.md).
     plain = tokenizer_texts.corpus(3 << 20 if LONG else 40000)
     plain += list(tokenizer_texts.strings(100000 if LONG else 2000, list(added) + ["foo bar", "    ", "  a"], seed=5))
     return [t for t in plain if "\0" not in t]  # sentencepiece ends a text there
