@@ -10,4 +10,7 @@ uint64_t qn_now_ns(void);
 /* The same in milliseconds, with fractions (no failure). */
 double qn_now_ms(void);
 
+/* Wall clock: milliseconds since 1970 (no failure). */
+int64_t qn_wall_ms(void);
+
 #endif

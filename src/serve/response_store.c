@@ -27,8 +27,15 @@ static const char schema[] =
     "  bytes INTEGER NOT NULL,"
     "  response TEXT NOT NULL,"
     "  input TEXT NOT NULL);"
-    "CREATE INDEX IF NOT EXISTS responses_used ON responses (used, bytes);"
-    "CREATE INDEX IF NOT EXISTS responses_created ON responses (created);";
+    "CREATE INDEX IF NOT EXISTS responses_used ON responses (used);"
+    "CREATE INDEX IF NOT EXISTS responses_created ON responses (created);"
+    /* The sum of bytes, kept by triggers: a full store has too many rows to add up for each put. */
+    "CREATE TABLE IF NOT EXISTS responses_total (bytes INTEGER NOT NULL);"
+    "INSERT INTO responses_total SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM responses_total);"
+    "CREATE TRIGGER IF NOT EXISTS responses_in AFTER INSERT ON responses BEGIN"
+    "  UPDATE responses_total SET bytes = bytes + new.bytes; END;"
+    "CREATE TRIGGER IF NOT EXISTS responses_out AFTER DELETE ON responses BEGIN"
+    "  UPDATE responses_total SET bytes = bytes - old.bytes; END;";
 
 static qn_code fail(const qn_response_store *s, qn_err *err)
 {
@@ -103,21 +110,24 @@ static bool drop_expired(qn_response_store *s, int64_t now_ms)
                             now_ms - s->ttl_ms), NULL);
 }
 
-/* Keep the last used ones that fit together. */
+/* Drop what was not used for longest until the rest fits. */
 static bool drop_over_limit(qn_response_store *s)
 {
     static const char sql[] =
-        "DELETE FROM responses WHERE rowid IN (SELECT rowid FROM (SELECT rowid,"
-        " sum(bytes) OVER (ORDER BY used DESC, rowid DESC) AS total FROM responses)"
-        " WHERE total > ?2)";
-    return run(s, statement(s, sql, NULL, (int64_t)s->max_bytes), NULL);
+        "DELETE FROM responses WHERE (SELECT bytes FROM responses_total) > ?2"
+        " AND rowid = (SELECT rowid FROM responses ORDER BY used LIMIT 1)";
+    int n = 1;
+    while (n) {
+        if (!run(s, statement(s, sql, NULL, (int64_t)s->max_bytes), &n)) return false;
+    }
+    return true;
 }
 
 static bool insert(qn_response_store *s, const char *id, const qn_buf *response, const qn_buf *input,
                    int64_t now_ms)
 {
     static const char sql[] =
-        "INSERT OR REPLACE INTO responses (id, created, used, bytes, response, input) VALUES (?1,"
+        "INSERT INTO responses (id, created, used, bytes, response, input) VALUES (?1,"
         " ?2, (SELECT coalesce(max(used), 0) + 1 FROM responses), ?3, ?4, ?5)";
     sqlite3_stmt *st = statement(s, sql, id, now_ms);
     if (!st) return false;

@@ -4,7 +4,6 @@
  * that an item's output_index is its part's, and its id follows from the response's. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -18,13 +17,6 @@
 #include "serve/sse.h"
 
 static const char id_prefix[] = "resp_";
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- request ---- */
 
@@ -49,7 +41,7 @@ static bool load_past(const qn_exchange *x, json_t **items, json_t **instruction
     if (!qn_field_string(x->gen.body, "previous_response_id", &id, e)) return false;
     if (!id) return true;
     qn_response_store *store = x->server->responses;
-    if (!store || !qn_response_store_get(store, id, now_ms(), &response, items)) {
+    if (!store || !qn_response_store_get(store, id, qn_wall_ms(), &response, items)) {
         return qn_fail_with(e, 404, "invalid_request_error", "previous_response_not_found",
                             "previous_response_id",
                             "previous_response_id: there is no stored response %.64s", id);
@@ -312,7 +304,7 @@ static void store(const qn_exchange *x, const json_t *response)
     if (!input) return;
     qn_json_write(&out, response);
     qn_json_write(&in, input);
-    if (qn_response_store_put(x->server->responses, x->gen.id, &out, &in, now_ms(), &err)) {
+    if (qn_response_store_put(x->server->responses, x->gen.id, &out, &in, qn_wall_ms(), &err)) {
         qn_log(QN_WARNING, "%s: %s", x->request_id, err.text);
     }
     qn_buf_release(&out);
@@ -532,7 +524,7 @@ void qn_responses_get(qn_exchange *x)
 {
     json_t *response;
     qn_response_store *s = x->server->responses;
-    if (s && qn_response_store_get(s, x->tail, now_ms(), &response, NULL)) {
+    if (s && qn_response_store_get(s, x->tail, qn_wall_ms(), &response, NULL)) {
         qn_exchange_reply(x, 200, response);
     } else {
         reply_not_found(x);
@@ -542,7 +534,7 @@ void qn_responses_get(qn_exchange *x)
 void qn_responses_delete(qn_exchange *x)
 {
     qn_response_store *s = x->server->responses;
-    if (s && qn_response_store_delete(s, x->tail, now_ms())) {
+    if (s && qn_response_store_delete(s, x->tail, qn_wall_ms())) {
         qn_exchange_reply(x, 200, json_pack("{s:s, s:s, s:b}", "id", x->tail, "object", "response",
                                             "deleted", 1));
     } else {

@@ -34,6 +34,18 @@ static json_t *prompt_cache(qn_server *s, const qn_engine_stats *now)
     return j;
 }
 
+static json_t *response_store(qn_server *s)
+{
+    qn_response_store_stats now = {0};
+    if (s->responses) qn_response_store_stats_get(s->responses, qn_wall_ms(), &now);
+    json_t *j = json_object();
+    put_int(j, "entries", now.entries);
+    put_int(j, "bytes", now.bytes);
+    put_int(j, "max_bytes", s->responses ? s->opts.store_bytes : 0);
+    put_int(j, "ttl_ms", s->opts.store_ttl_ms);
+    return j;
+}
+
 /* "bf16", "kv8", or "k8v4" where keys and values differ. */
 static void codec_name(char *out, size_t bytes, const qn_kv_layer *l)
 {
@@ -108,6 +120,7 @@ void qn_stats_page(qn_exchange *x)
     json_object_set_new(server, "started_at", json_integer(s->started * 1000));
     json_object_set_new(j, "server", server);
     json_object_set_new(j, "prompt_cache", prompt_cache(s, &now));
+    json_object_set_new(j, "response_store", response_store(s));
     json_object_set_new(j, "kv_quant", kv_layers(&s->opts.loaded->model->kv));
     json_object_set_new(j, "admission", admission(s, &now));
     json_object_set_new(j, "batch", batch(&now));

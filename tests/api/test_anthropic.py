@@ -182,6 +182,13 @@ def test_thinking_budget(http):
     assert (chat["reasoning"], chat["content"]) == ("ab", "def")
 
 
+def test_schema_is_asked_for_in_words(http):
+    output = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    reply = http.post("/v1/messages", json=body("{}", output_config=output))
+    assert reply.status_code == 200 and "grammar not enforced" in reply.headers["warning"]
+    assert http.post("/v1/messages", json=body("a")).headers.get("warning") is None
+
+
 # ---- with the client ----
 
 def test_tools_loop(scripted):

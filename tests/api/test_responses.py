@@ -190,6 +190,15 @@ def test_logprobs(http):
     assert http.post("/v1/responses", json=body("a", top_logprobs=2)).json()["output"][0]["content"][0]["logprobs"] == []
 
 
+def test_schema_is_asked_for_in_words(http):
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    reply = http.post("/v1/responses", json=body("{}", text={"format": schema}))
+    assert reply.status_code == 200 and "grammar not enforced" in reply.headers["warning"]
+    check_model(RESPONSE, reply.json())
+    strict = http.post("/v1/responses", json=body("{}", text={"format": {**schema, "strict": True}}))
+    assert strict.status_code == 400 and strict.json()["error"]["code"] == "unsupported_schema"
+
+
 # ---- the store ----
 
 def test_chain_of_three(scripted):
@@ -253,7 +262,10 @@ def test_expiry_and_eviction(start_scripted):
             return bool(client.responses.retrieve(id))
         except openai.NotFoundError:
             return False
+    stats = httpx.get(str(client.base_url).replace("/v1/", "/stats")).json()["response_store"]
+    assert 0 < stats["entries"] < 12 and 0 < stats["bytes"] <= stats["max_bytes"] == 4000
     kept = [there(id) for id in ids]
+    assert sum(kept) == stats["entries"]
     assert not kept[0] and kept[-1] and kept == sorted(kept)
     big = client.responses.create(model="any", input=say("a") + "x" * 5000)
     assert big.output_text == "a" and not there(big.id) and there(ids[-1])

@@ -277,6 +277,90 @@ static void test_completions(void **state)
     rig_stop(&r);
 }
 
+/* Count the frames of a stream whose event has this name. */
+static size_t count_events(const char *stream, const char *name)
+{
+    char line[96];
+    size_t n = 0;
+    snprintf(line, sizeof line, "event: %s\n", name);
+    for (const char *at = stream; (at = strstr(at, line)); at++) n++;
+    return n;
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    rig r;
+    rig_start(&r, "one two three", N_ASK, 0, 0, NULL);
+    json_t *j = call_json(&r, "/v1/messages", "{" ASK ",\"stop_sequences\":[\"two\"]}", 200);
+    const json_t *block = json_array_get(json_object_get(j, "content"), 0);
+    assert_string_equal(json_string_value(json_object_get(block, "text")), "one ");
+    assert_string_equal(json_string_value(json_object_get(j, "stop_reason")), "stop_sequence");
+    assert_string_equal(json_string_value(json_object_get(j, "stop_sequence")), "two");
+    json_decref(j);
+    char *text = call(&r, "POST", "/v1/messages", "{" ASK ",\"stream\":true}", 200);
+    qn_buf said = {0};
+    static const char delta[] = "\"text_delta\",\"text\":\"";
+    for (const char *at = text; (at = strstr(at, delta));) {
+        at += sizeof delta - 1;
+        qn_buf_put(&said, at, strcspn(at, "\""));
+    }
+    assert_string_equal(said.data, "one two three");
+    qn_buf_release(&said);
+    static const char *const once[] = {"message_start", "content_block_start", "content_block_stop", "message_delta",
+                                       "message_stop"};
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++) assert_int_equal(count_events(text, once[i]), 1);
+    free(text);
+    j = call_json(&r, "/v1/messages/count_tokens", "{" ASK "}", 200);
+    assert_int_equal(json_integer_value(json_object_get(j, "input_tokens")), N_ASK);
+    json_decref(j);
+    j = call_json(&r, "/v1/messages", "{}", 400);
+    assert_string_equal(json_string_value(json_object_get(j, "type")), "error");
+    json_decref(j);
+    rig_stop(&r);
+}
+
+static void test_responses(void **state)
+{
+    (void)state;
+    rig r;
+    char body[256], path[96];
+    rig_start(&r, NULL, 0, 0, 0, NULL);
+    json_t *a = call_json(&r, "/v1/responses", "{\"input\":\"abc\",\"max_output_tokens\":4}", 200);
+    const char *id = json_string_value(json_object_get(a, "id"));
+    assert_string_equal(json_string_value(json_object_get(a, "status")), "incomplete");
+    snprintf(body, sizeof body, "{\"input\":\"d\",\"max_output_tokens\":4,\"previous_response_id\":\"%s\","
+             "\"stream\":true}", id);
+    char *text = call(&r, "POST", "/v1/responses", body, 200);
+    assert_int_equal(count_events(text, "response.created"), 1);
+    assert_int_equal(count_events(text, "response.incomplete"), 1);
+    assert_int_equal(count_events(text, "response.output_item.added"), count_events(text, "response.output_item.done"));
+    free(text);
+    snprintf(path, sizeof path, "/v1/responses/%s", id);
+    json_t *b = call_json(&r, path, NULL, 200);
+    assert_true(json_equal(a, b));
+    json_decref(b);
+    free(call(&r, "POST", path, "{}", 405));
+    free(call(&r, "DELETE", path, "", 200));
+    free(call(&r, "DELETE", path, "", 404));
+    free(call(&r, "GET", path, "", 404));
+    free(call(&r, "POST", "/v1/responses", body, 404));
+    json_decref(a);
+    b = call_json(&r, "/v1/responses/input_tokens", "{\"input\":\"abc\"}", 200);
+    assert_int_equal(json_integer_value(json_object_get(b, "input_tokens")), N_ASK);
+    json_decref(b);
+    rig_stop(&r);
+
+    const qn_server_opts none = {.no_store = true};
+    rig_start(&r, "x", N_ASK, 0, 0, &none);
+    a = call_json(&r, "/v1/responses", "{\"input\":\"abc\"}", 200);
+    assert_true(json_is_false(json_object_get(a, "store")));
+    snprintf(path, sizeof path, "/v1/responses/%s", json_string_value(json_object_get(a, "id")));
+    free(call(&r, "GET", path, "", 404));
+    json_decref(a);
+    rig_stop(&r);
+}
+
 static void test_pages(void **state)
 {
     (void)state;
@@ -613,6 +697,8 @@ int main(void)
         cmocka_unit_test(test_stop_strings_and_length),
         cmocka_unit_test(test_completions),
         cmocka_unit_test(test_silent_body), cmocka_unit_test(test_metrics), cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_responses),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_guards),
         cmocka_unit_test(test_clients_that_leave),
