@@ -21,7 +21,8 @@ QUERN = os.path.join(ROOT, "build", "release", "quern")
 GGUF = os.path.join(ROOT, ".cache", "SmolLM2-135M-Instruct.Q4_1.gguf")
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
 JOBS = len(os.sched_getaffinity(0))
-FUZZ_SECONDS = 110  # of all targets together
+FUZZ_SECONDS = int(os.environ.get("QUERN_FUZZ_SECONDS", "110"))  # of all targets together
+PYTEST_SECONDS = 7200 if os.environ.get("QUERN_TEST_LONG") == "1" else 900
 TEST_SECONDS = 600  # of one unit test program
 # Rooms whose code runs on several threads: their tests run under the thread sanitizer too.
 THREADED = ("engine", "serve", "cache", "compute", "model")
@@ -202,7 +203,7 @@ def pytest(log):
     folders = [f for f in ("tests/api", "tests/golden") if glob.glob(f"{ROOT}/{f}/test_*.py")]
     env = dict(os.environ, QUERN_BIN=QUERN, QUERN_GGUF=GGUF, PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1")
     status, text = log.run(f"{VENV}/bin/python", "-m", "pytest", "-q", "--tb=short", "-rs", "-p", "no:cacheprovider",
-                           *folders, env=env, timeout=900)
+                           *folders, env=env, timeout=PYTEST_SECONDS)
     summary = text.strip().splitlines()[-1] if text.strip() else ""
 
     def figure(word):
