@@ -93,14 +93,13 @@ static void close_block(qn_markers *m, const char *end)
 {
     size_t n_start = strlen(m->o.format->marks[m->i_tool].start);
     size_t n_body = m->block.len - n_start;
-    char *body = m->block.failed ? NULL : strndup(m->block.data + n_start, n_body);
     json_t *calls = json_array(), *call;
     qn_err err = {0};
     enter(m, IN_TEXT);
-    if (!body) {
+    if (m->block.failed) {
         m->parts->failed = true;
-    } else if (qn_tool_format_parse(m->o.format, body, n_body, m->i_tool, m->o.tools, calls,
-                                    &err)) {
+    } else if (qn_tool_format_parse(m->o.format, m->block.data + n_start, n_body, m->i_tool,
+                                    m->o.tools, calls, &err)) {
         qn_log(QN_WARNING, "a tool call does not parse and is shown as text: %s", err.text);
         qn_parts_text(m->parts, QN_PART_TEXT, m->block.data, m->block.len);
         qn_parts_text(m->parts, QN_PART_TEXT, end, strlen(end));
@@ -110,7 +109,6 @@ static void close_block(qn_markers *m, const char *end)
         if (!m->over) give_call(m, call);
     }
     json_decref(calls);
-    free(body);
     qn_buf_clear(&m->block);
 }
 

@@ -114,7 +114,7 @@ static bool at_string(const reader *r)
 {
     if (r->s == r->end) return false;
     if (*r->s == '"' || *r->s == '\'') return true;
-    return r->end - r->s >= 2 && strchr("rRuU", *r->s) && (r->s[1] == '"' || r->s[1] == '\'');
+    return r->end - r->s >= 2 && *r->s && strchr("rRuU", *r->s) && (r->s[1] == '"' || r->s[1] == '\'');
 }
 
 static json_t *read_string(reader *r)
@@ -139,7 +139,7 @@ static json_t *read_number(reader *r)
     char text[512];
     size_t n = 0;
     const char *start = r->s;
-    bool hex = r->end - r->s > 1 && *r->s == '0' && strchr("xXoObB", r->s[1]);
+    bool hex = r->end - r->s > 1 && *r->s == '0' && r->s[1] && strchr("xXoObB", r->s[1]);
     for (; r->s < r->end && n + 1 < sizeof text; r->s++) {
         char c = *r->s;
         bool sign = (c == '+' || c == '-') && n && !hex && (r->s[-1] == 'e' || r->s[-1] == 'E');
