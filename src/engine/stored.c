@@ -191,10 +191,11 @@ static offer find_offer(const qn_engine *e, uint32_t i)
     return o;
 }
 
-/* Is it worth a copy, and a wait? */
+/* Is it worth a copy, and a wait, to start from n shared tokens? Not for a few that every prompt
+ * begins with. */
 static bool pays(const qn_engine *e, const qn_gen *g, uint32_t n)
 {
-    return n >= g->computed + e->o.block_tokens;
+    return n > g->computed && n >= e->o.block_tokens;
 }
 
 bool qn_engine_row_waits(qn_engine *e, uint32_t i)
@@ -206,7 +207,7 @@ bool qn_engine_row_waits(qn_engine *e, uint32_t i)
 
 static void adopt(qn_engine *e, qn_gen *g, qn_gen *from)
 {
-    if (!e->states) /* its last tokens may lie in a block that is not full yet */
+    if (from && !e->states) /* its last tokens may lie in a block that is not full yet */
         qn_prefix_publish(e->prefix, from->tokens, from->computed, true, &from->table, &from->place);
     uint32_t limit = g->len - 1, before = g->computed;
     uint32_t known = qn_prefix_known(e->prefix, g->cache_space, g->tokens, limit, NULL);
@@ -220,11 +221,12 @@ static void adopt(qn_engine *e, qn_gen *g, qn_gen *from)
 
 void qn_engine_adopt(qn_engine *e)
 {
-    for (uint32_t i = 1; i < e->n_rows; i++) {
+    for (uint32_t i = 0; i < e->n_rows; i++) {
         qn_gen *g = e->rows[i];
         if (!can_take(e, g) || !pays(e, g, g->len - 1)) continue;
         offer o = find_offer(e, i);
-        if (o.later == o.ready && pays(e, g, o.ready)) adopt(e, g, o.from);
+        /* The row that this one stood behind may have ended: it left what it had to the tree. */
+        if (o.later == o.ready && (!g->n_planned || pays(e, g, o.ready))) adopt(e, g, o.from);
     }
 }
 

@@ -385,7 +385,9 @@ static void test_together_cancelled(void **state)
         for (uint32_t i = 0; i < q[k].n_prompt; i++) q[k].prompt[i] = i * 13 % QN_FAKE_VOCAB;
     }
     for (uint32_t k = 0; k < 4; k++) submit(e, &q[k]);
-    usleep(8000);
+    qn_event ev;
+    do assert_true(qn_gen_wait(q[0].gen, &ev, 20000));
+    while (ev.done < 500);
     qn_gen_cancel(q[0].gen);
     for (uint32_t k = 0; k < 4; k++) {
         finish(&q[k]);
