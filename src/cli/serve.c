@@ -142,11 +142,7 @@ static int serve(const qn_args *args, const qn_session *s, qn_server_opts so)
     qn_sanitizer *sanitizer = NULL;
     so.engine = s->engine;
     so.loaded = s->loaded;
-    uint32_t own = s->loaded->model->info.max_positions;
-    uint32_t asked = qn_arg_int(args, "context-length") ? (uint32_t)qn_arg_int(args, "context-length")
-                                                       : own;
-    so.budget_binds = (qn_arg_bytes(args, "memory-budget") || qn_arg_bytes(args, "kv-budget")) &&
-                      qn_engine_max_positions(s->engine) < asked;
+    so.budget_binds = qn_engine_memory_binds(s->engine);
     so.defaults = read_defaults(args, s);
     if (qn_arg_bool(args, "sanitize-control-tokens") &&
         qn_sanitizer_new(&sanitizer, s->loaded->tok, s->loaded->chat, &err)) {

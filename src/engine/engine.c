@@ -115,6 +115,7 @@ static qn_code plan_pools(qn_engine *e, uint64_t budget, uint32_t *n_blocks, qn_
 /* The longest sequence that the pools can hold: never promise more than that. */
 static void cap_positions(qn_engine *e)
 {
+    e->asked_positions = e->o.max_positions;
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         uint32_t total = qn_blocks_total(e->blocks, g);
         if (qn_blocks_need(e->blocks, g, e->o.max_positions, e->o.step_tokens) <= total) continue;
@@ -147,6 +148,7 @@ static qn_code allocate(qn_engine *e, qn_err *err)
         .max_positions = e->o.max_positions,
         .scratch_bytes = e->model->ops->scratch(e->model, (uint32_t)tokens, (uint32_t)outs),
     };
+    e->arena_bytes = limits.scratch_bytes;
     if ((rc = e->model->dev->ops->run_new(e->model->dev, &limits, &e->run, err))) return rc;
     qn_plan *p = &e->plan;
     p->ids = calloc(tokens, sizeof *p->ids);
@@ -499,6 +501,11 @@ uint32_t qn_engine_max_positions(const qn_engine *e)
     return e->o.max_positions;
 }
 
+bool qn_engine_memory_binds(const qn_engine *e)
+{
+    return e->o.max_positions < e->asked_positions;
+}
+
 static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *err)
 {
     if (req->n_prompt == 0)
@@ -508,6 +515,13 @@ static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *
                           "hidden states are given without a reply only: max_tokens is %u, must be "
                           "0", req->max_tokens);
     uint64_t total = (uint64_t)req->n_prompt + req->max_tokens;
+    if (total > e->o.max_positions && qn_engine_memory_binds(e)) {
+        return qn_err_set(err, QN_LIMIT,
+                          "memory_admission: %zu prompt tokens and %u to generate are more than the "
+                          "%u tokens that the memory for the KV cache holds (the context length is "
+                          "%u)",
+                          req->n_prompt, req->max_tokens, e->o.max_positions, e->asked_positions);
+    }
     if (total > e->o.max_positions) {
         return qn_err_set(err, QN_LIMIT,
                           "prompt too long: %zu prompt tokens and %u to generate are more than the "
@@ -525,7 +539,7 @@ static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *
         uint32_t need = qn_blocks_need(e->blocks, g, (uint32_t)total, e->o.step_tokens);
         if (need > qn_blocks_total(e->blocks, g)) {
             return qn_err_set(err, QN_LIMIT,
-                              "prompt too long: %llu tokens need %u KV blocks, there are %u",
+                              "memory_admission: %llu tokens need %u KV blocks, there are %u",
                               (unsigned long long)total, need, qn_blocks_total(e->blocks, g));
         }
     }
@@ -580,8 +594,14 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
         .cached_tokens = e->cached_tokens,
         .kv_bytes_cached = e->kv_cached,
         .kv_bytes_used = e->kv_used,
+        .kv_bytes_peak = e->kv_peak,
+        .arena_bytes = e->arena_bytes,
         .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev),
     };
+    if (e->kv.n_states) {
+        out->state_bytes = e->kv.n_states *
+                           (uint64_t)e->model->dev->ops->state_bytes(e->model->dev, &e->kv);
+    }
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         out->kv_bytes_total +=
             (uint64_t)qn_blocks_total(e->blocks, g) * qn_blocks_bytes(e->blocks, g);

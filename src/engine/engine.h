@@ -124,9 +124,13 @@ void qn_engine_free(qn_engine *e);
 /* Longest sequence (prompt + reply) this engine takes, in tokens (no failure). */
 uint32_t qn_engine_max_positions(const qn_engine *e);
 
+/* True if that is less than was asked for, because the KV pools are no larger (no failure). */
+bool qn_engine_memory_binds(const qn_engine *e);
+
 /* Queue a request. Everything the request points to is copied. Errors: QN_INVALID (empty prompt, an
  * id outside the vocabulary, a sampling value), QN_LIMIT "prompt too long" (prompt and max_tokens
- * against the context and the pools), QN_CANCELLED when the queue is full, QN_NOMEM. */
+ * against the context and the pools; the text starts with
+ * "memory_admission" when the pools are the smaller), QN_CANCELLED when the queue is full, QN_NOMEM. */
 qn_code qn_engine_submit(qn_engine *e, const qn_request *req, qn_gen **out, qn_err *err);
 
 /* Take the next event if there is one. Returns false if none is waiting (no failure). */
@@ -162,6 +166,9 @@ typedef struct qn_engine_stats {
     uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions;
     uint64_t cached_tokens; /* prompt tokens taken from the prefix cache */
     uint64_t kv_bytes_used; /* by running rows */
+    uint64_t kv_bytes_peak; /* the most that was, the prefix cache included */
+    uint64_t state_bytes;   /* of recurrent layers: slots of rows and checkpoints */
+    uint64_t arena_bytes;   /* a step's activations and logits: an upper bound, taken as touched */
     uint64_t kv_bytes_cached, kv_bytes_total, weights_bytes;
 } qn_engine_stats;
 

@@ -46,6 +46,8 @@ struct qn_engine {
     qn_prefix *prefix;   /* NULL: off */
     _Atomic bool audit;  /* tests: check qn_engine_sound at every step */
     qn_run *run;
+    uint32_t asked_positions; /* the context length before the pools' size cut o.max_positions */
+    uint64_t arena_bytes;     /* the run's scratch */
     bool exact;          /* the device gives mlx-lm's bits: so do the samplers */
     bool compat;         /* and its KV is quantized: prompts are cut where mlx-lm cuts them */
     pthread_t thread;
@@ -69,7 +71,7 @@ struct qn_engine {
     void (*on_step)(bool begins); /* tests: around the part that must be quiet; NULL */
 
     _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions,
-        cached_tokens, kv_used, kv_cached;
+        cached_tokens, kv_used, kv_cached, kv_peak;
 };
 
 /* Make the engine thread look at its inbox, flags and rows. Any thread (no failure). */

@@ -248,6 +248,7 @@ void qn_engine_count_stored(qn_engine *e)
         cached += n_cached * qn_states_bytes(e->states);
     }
     atomic_store(&e->kv_used, used);
+    if (used + cached > e->kv_peak) atomic_store(&e->kv_peak, used + cached);
     atomic_store(&e->kv_cached, cached);
 }
 

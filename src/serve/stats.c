@@ -93,6 +93,10 @@ static json_t *admission(const qn_server *s, const qn_engine_stats *now)
                         budget ? json_integer((json_int_t)budget) : json_null());
     put_int(j, "usable_bytes", now->kv_bytes_total + now->weights_bytes);
     put_int(j, "weights_bytes", now->weights_bytes);
+    put_int(j, "kv_pool_bytes", now->kv_bytes_total);
+    put_int(j, "kv_peak_bytes", now->kv_bytes_peak);
+    put_int(j, "state_bytes", now->state_bytes);
+    put_int(j, "arena_bytes", now->arena_bytes);
     return j;
 }
 

@@ -202,6 +202,7 @@ static void test_refusals(void **state)
     r.n_prompt = 128;
     assert_int_equal(qn_engine_submit(e, &r, &g, &err), QN_LIMIT);
     assert_non_null(strstr(err.text, "context length of 128"));
+    assert_false(qn_engine_memory_binds(e));
     qn_err_clear(&err);
     r.n_prompt = 1;
     ids[0] = QN_FAKE_VOCAB;
@@ -232,6 +233,16 @@ static void test_small_pools(void **state)
         finish(&q);
         assert_int_equal(q.n_tokens, 40);
         verify(m, &q);
+        /* What no pool of this size can hold is refused at once, and the memory named. */
+        assert_true(qn_engine_memory_binds(e));
+        qn_request r = {.prompt = q.prompt, .n_prompt = most - 40, .max_tokens = 41};
+        qn_err err = {0};
+        assert_int_equal(qn_engine_submit(e, &r, &q.gen, &err), QN_LIMIT);
+        assert_int_equal(strncmp(err.text, "memory_admission: ", 18), 0);
+        assert_non_null(strstr(err.text, "4096"));
+        qn_engine_stats s;
+        qn_engine_stats_get(e, &s);
+        assert_true(s.kv_bytes_peak > s.kv_bytes_total / 2 && s.kv_bytes_peak <= s.kv_bytes_total);
         stop(e, m);
     }
 }
