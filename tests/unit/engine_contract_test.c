@@ -349,11 +349,12 @@ static void watch(bool begins)
     const qn_batch *b = &watched->plan.batch;
     uint32_t n_others = 0;
     bool prompt = false;
+    if (begins) return; /* the plan is the last step's, and its rows may be gone */
     for (uint32_t i = 0; i < b->n_items; i++) {
         prompt |= watched->plan.item_gen[i]->n_prompt == LONG;
         n_others += watched->plan.item_gen[i]->n_prompt != LONG;
     }
-    if (begins || !prompt || n_others == 0) return;
+    if (!prompt || n_others == 0) return;
     if (seen.n_mixed++ == 0 || n_others < seen.fewest) seen.fewest = n_others;
     if (b->n_tokens > seen.largest) seen.largest = b->n_tokens;
 }
