@@ -122,6 +122,22 @@ def test_every_component(path):
     check_decode(path, tok, texts)
 
 
+@pytest.mark.parametrize("name", NAMES + ["small " + os.path.basename(p) for p in SMALL])
+def test_no_text_is_slow(name):
+    """1 MB of one character: a fraction of a second each, minutes if the time grew with the square."""
+    folder = os.path.join(ROOT, "tests/unit/data", name[6:]) if name.startswith("small ") else folder_of(name)
+    for unit in "a7 \n" + "\U0001f600":
+        text = unit * (1000000 // len(unit.encode()))
+        done = subprocess.run([QUERN_BIN, "tokenize", folder, "--no-special"], input=text.encode(), capture_output=True,
+                              timeout=20, check=True)
+        ids = json.loads(done.stdout)
+        assert ids or unit.isspace()
+        if name in NAMES:
+            back = subprocess.run([QUERN_BIN, "tokenize", folder, "--decode"], input=done.stdout, capture_output=True,
+                                  timeout=20, check=True).stdout.decode()
+            assert back == text
+
+
 def test_pieces():
     folder = folder_of("qwen3")
     texts = ["Hello world", "日本語 <|im_end|>\n"]
