@@ -100,7 +100,7 @@ def build_clang(log):
 
 
 def build_tsan(log):
-    return build(log, "tsan", *(t for t in test_sources("unit") if is_threaded(t)))
+    return build(log, "tsan", "scripted_server", *(t for t in test_sources("unit") if is_threaded(t)))
 
 
 # ---- unit tests ----
@@ -214,6 +214,21 @@ def pytest(log):
     return count
 
 
+def load(log):
+    """The load test against servers built with sanitizers, which end with another status when they find something."""
+    total = Count()
+    for preset in ("debug", "tsan"):
+        env = dict(os.environ, QUERN_BIN=QUERN, QUERN_SCRIPTED=f"{ROOT}/build/{preset}/tests/scripted_server",
+                   QUERN_LOAD_SECONDS="8", PYTHONDONTWRITEBYTECODE="1", ASAN_OPTIONS="detect_leaks=1",
+                   TSAN_OPTIONS="halt_on_error=1")
+        fixed = ("setarch", os.uname().machine, "-R")
+        usable = subprocess.run([*fixed, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+        argv = (*(fixed if usable else ()), f"{VENV}/bin/python", "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider",
+                "tests/api/test_load.py")
+        total.add(one(log.run(*argv, env=env, timeout=300)[0]))
+    return total
+
+
 # ---- fuzzing ----
 
 def fuzz(log):
@@ -248,6 +263,7 @@ STEPS = [
     ("model", fetch_model),
     ("unit-model", unit_model),
     ("pytest", pytest),
+    ("load", load),
     ("fuzz", fuzz),
 ]
 
