@@ -4,17 +4,36 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/log.h"
+
 enum { BUSY_MS = 1000 }; /* how long another server's write is waited for */
 
+/* A response on its way to the database. */
+typedef struct entry {
+    struct entry *next;
+    char id[64];
+    qn_buf response, input;
+    int64_t now_ms;
+} entry;
+
 struct qn_response_store {
-    sqlite3 *db;
-    pthread_mutex_t lock; /* a put is several statements */
     uint64_t max_bytes;
     int64_t ttl_ms;
+
+    pthread_mutex_t db_lock;  /* a put is several statements */
+    sqlite3 *db;
+
+    pthread_mutex_t lock;     /* guards what follows */
+    pthread_cond_t some, done;
+    entry *head, *tail;       /* to be written */
+    uint64_t n_put, n_written, waiting_bytes;
+    bool stop, runs;
+    pthread_t writer;
 };
 
 static const char schema[] =
@@ -37,12 +56,6 @@ static const char schema[] =
     "CREATE TRIGGER IF NOT EXISTS responses_out AFTER DELETE ON responses BEGIN"
     "  UPDATE responses_total SET bytes = bytes - old.bytes; END;";
 
-static qn_code fail(const qn_response_store *s, qn_err *err)
-{
-    return qn_err_set(err, QN_IO, "the store of responses: %s",
-                      s->db ? sqlite3_errmsg(s->db) : "out of memory");
-}
-
 /* The file holds what users wrote: nobody else may read it. SQLite's other files follow it. */
 static void make_private(const char *path)
 {
@@ -50,36 +63,58 @@ static void make_private(const char *path)
     if (fd >= 0) close(fd);
 }
 
+static void *writer_main(void *user);
+
+static bool open_db(qn_response_store *s, const char *path)
+{
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX;
+    if (path) make_private(path);
+    if (sqlite3_open_v2(path ? path : ":memory:", &s->db, flags, NULL) != SQLITE_OK) return false;
+    sqlite3_busy_timeout(s->db, BUSY_MS);
+    return sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK;
+}
+
 qn_code qn_response_store_open(qn_response_store **out, const qn_response_store_opts *opts,
                                qn_err *err)
 {
     *out = NULL;
+    qn_code rc = QN_OK;
     qn_response_store *s = calloc(1, sizeof *s);
     if (!s) return qn_err_set(err, QN_NOMEM, "the store of responses: out of memory");
     s->max_bytes = opts->max_bytes;
     s->ttl_ms = opts->ttl_ms;
     pthread_mutex_init(&s->lock, NULL);
-    if (opts->path) make_private(opts->path);
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX;
-    bool ok = sqlite3_open_v2(opts->path ? opts->path : ":memory:", &s->db, flags, NULL) == SQLITE_OK;
-    if (ok) sqlite3_busy_timeout(s->db, BUSY_MS);
-    ok = ok && sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK;
-    if (!ok) {
-        qn_code rc = qn_err_set(err, QN_IO, "the store of responses in %s: %s",
-                                opts->path ? opts->path : "memory",
-                                s->db ? sqlite3_errmsg(s->db) : "out of memory");
-        qn_response_store_close(s);
-        return rc;
+    pthread_mutex_init(&s->db_lock, NULL);
+    pthread_cond_init(&s->some, NULL);
+    pthread_cond_init(&s->done, NULL);
+    if (!open_db(s, opts->path)) {
+        rc = qn_err_set(err, QN_IO, "the store of responses in %s: %s",
+                        opts->path ? opts->path : "memory",
+                        s->db ? sqlite3_errmsg(s->db) : "out of memory");
+    } else {
+        s->runs = !pthread_create(&s->writer, NULL, writer_main, s);
+        if (!s->runs) rc = qn_err_set(err, QN_NOMEM, "the store of responses: no thread");
     }
-    *out = s;
-    return QN_OK;
+    if (rc) qn_response_store_close(s);
+    else *out = s;
+    return rc;
 }
 
 void qn_response_store_close(qn_response_store *s)
 {
     if (!s) return;
+    if (s->runs) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_signal(&s->some);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->writer, NULL);
+    }
     sqlite3_close(s->db);
+    pthread_cond_destroy(&s->some);
+    pthread_cond_destroy(&s->done);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->db_lock);
     free(s);
 }
 
@@ -123,40 +158,93 @@ static bool drop_over_limit(qn_response_store *s)
     return true;
 }
 
-static bool insert(qn_response_store *s, const char *id, const qn_buf *response, const qn_buf *input,
-                   int64_t now_ms)
+static bool insert(qn_response_store *s, const entry *e)
 {
     static const char sql[] =
         "INSERT INTO responses (id, created, used, bytes, response, input) VALUES (?1,"
         " ?2, (SELECT coalesce(max(used), 0) + 1 FROM responses), ?3, ?4, ?5)";
-    sqlite3_stmt *st = statement(s, sql, id, now_ms);
+    sqlite3_stmt *st = statement(s, sql, e->id, e->now_ms);
     if (!st) return false;
-    sqlite3_bind_int64(st, 3, (int64_t)(response->len + input->len));
-    sqlite3_bind_text64(st, 4, response->data, response->len, SQLITE_STATIC, SQLITE_UTF8);
-    sqlite3_bind_text64(st, 5, input->data, input->len, SQLITE_STATIC, SQLITE_UTF8);
+    sqlite3_bind_int64(st, 3, (int64_t)(e->response.len + e->input.len));
+    sqlite3_bind_text64(st, 4, e->response.data, e->response.len, SQLITE_STATIC, SQLITE_UTF8);
+    sqlite3_bind_text64(st, 5, e->input.data, e->input.len, SQLITE_STATIC, SQLITE_UTF8);
     return run(s, st, NULL);
+}
+
+/* ---- writing ---- */
+
+static void write_entry(qn_response_store *s, const entry *e)
+{
+    pthread_mutex_lock(&s->db_lock);
+    bool begun = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK;
+    bool ok = begun && insert(s, e) && drop_expired(s, e->now_ms) && drop_over_limit(s) &&
+              sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK;
+    if (!ok) qn_log(QN_WARNING, "%s is not stored: %s", e->id, sqlite3_errmsg(s->db));
+    if (begun && !ok) sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    pthread_mutex_unlock(&s->db_lock);
+}
+
+static void *writer_main(void *user)
+{
+    qn_response_store *s = user;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (!s->head && !s->stop) pthread_cond_wait(&s->some, &s->lock);
+        entry *e = s->head;
+        if (!e) break;
+        s->head = e->next;
+        pthread_mutex_unlock(&s->lock);
+        write_entry(s, e);
+        pthread_mutex_lock(&s->lock);
+        s->n_written++;
+        s->waiting_bytes -= e->response.len + e->input.len;
+        pthread_cond_broadcast(&s->done);
+        qn_buf_release(&e->response);
+        qn_buf_release(&e->input);
+        free(e);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* Take the database once everything that was put so far is in it. */
+static void lock_written(qn_response_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t until = s->n_put;
+    while (s->n_written < until) pthread_cond_wait(&s->done, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&s->db_lock);
 }
 
 /* ---- the store ---- */
 
-qn_code qn_response_store_put(qn_response_store *s, const char *id, const qn_buf *response,
-                              const qn_buf *input, int64_t now_ms, qn_err *err)
+qn_code qn_response_store_put(qn_response_store *s, const char *id, qn_buf *response, qn_buf *input,
+                              int64_t now_ms, qn_err *err)
 {
-    if (response->failed || input->failed) {
-        return qn_err_set(err, QN_NOMEM, "the store of responses: out of memory");
-    }
-    if (response->len + input->len > s->max_bytes) {
-        return qn_err_set(err, QN_LIMIT, "a response of %zu bytes is not stored: the store is for "
-                                         "%llu bytes", response->len + input->len,
-                          (unsigned long long)s->max_bytes);
-    }
+    qn_code rc = QN_OK;
+    size_t n = response->len + input->len;
+    entry *e = response->failed || input->failed ? NULL : calloc(1, sizeof *e);
+    if (!e) return qn_err_set(err, QN_NOMEM, "the store of responses: out of memory");
+    snprintf(e->id, sizeof e->id, "%s", id);
+    e->now_ms = now_ms;
     pthread_mutex_lock(&s->lock);
-    bool ok = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK;
-    bool begun = ok;
-    ok = ok && insert(s, id, response, input, now_ms) && drop_expired(s, now_ms) &&
-         drop_over_limit(s) && sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK;
-    qn_code rc = ok ? QN_OK : fail(s, err);
-    if (begun && !ok) sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    if (n > s->max_bytes || s->waiting_bytes > s->max_bytes - n) {
+        rc = qn_err_set(err, QN_LIMIT, "a response of %zu bytes is not stored: the store is for %llu "
+                                       "bytes, of which %llu wait to be written", n,
+                        (unsigned long long)s->max_bytes, (unsigned long long)s->waiting_bytes);
+        free(e);
+    } else {
+        e->response = *response;
+        e->input = *input;
+        *response = *input = (qn_buf){0};
+        if (s->head) s->tail->next = e;
+        else s->head = e;
+        s->tail = e;
+        s->n_put++;
+        s->waiting_bytes += n;
+        pthread_cond_signal(&s->some);
+    }
     pthread_mutex_unlock(&s->lock);
     return rc;
 }
@@ -174,7 +262,7 @@ bool qn_response_store_get(qn_response_store *s, const char *id, int64_t now_ms,
     static const char find[] = "SELECT response, input FROM responses WHERE id = ?1 AND created > ?2";
     static const char touch[] = "UPDATE responses SET used = (SELECT max(used) + 1 FROM responses)"
                                 " WHERE id = ?1";
-    pthread_mutex_lock(&s->lock);
+    lock_written(s);
     sqlite3_stmt *st = statement(s, find, id, now_ms - s->ttl_ms);
     bool found = st && sqlite3_step(st) == SQLITE_ROW;
     if (found) {
@@ -187,17 +275,17 @@ bool qn_response_store_get(qn_response_store *s, const char *id, int64_t now_ms,
     }
     sqlite3_finalize(st);
     if (found) run(s, statement(s, touch, id, 0), NULL);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->db_lock);
     return found;
 }
 
 bool qn_response_store_delete(qn_response_store *s, const char *id, int64_t now_ms)
 {
     int n = 0;
-    pthread_mutex_lock(&s->lock);
+    lock_written(s);
     run(s, statement(s, "DELETE FROM responses WHERE id = ?1 AND created > ?2", id,
                      now_ms - s->ttl_ms), &n);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->db_lock);
     return n > 0;
 }
 
@@ -205,7 +293,7 @@ void qn_response_store_stats_get(qn_response_store *s, int64_t now_ms,
                                  qn_response_store_stats *out)
 {
     memset(out, 0, sizeof *out);
-    pthread_mutex_lock(&s->lock);
+    lock_written(s);
     sqlite3_stmt *st = statement(s, "SELECT count(*), sum(bytes) FROM responses WHERE created > ?2",
                                  NULL, now_ms - s->ttl_ms);
     if (st && sqlite3_step(st) == SQLITE_ROW) {
@@ -213,5 +301,5 @@ void qn_response_store_stats_get(qn_response_store *s, int64_t now_ms,
         out->bytes = (uint64_t)sqlite3_column_int64(st, 1);
     }
     sqlite3_finalize(st);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->db_lock);
 }

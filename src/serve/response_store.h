@@ -3,7 +3,10 @@
  * A table in an SQLite file of Quern's own folder, so that a conversation survives a restart; or in
  * memory. Bounded by age and by bytes of JSON: what has expired goes first, then what was not used
  * for longest. Several servers may share the file.
- * Threads: any; a lock inside.
+ *
+ * A put returns at once and a thread of the store writes, because the thread that feeds the streams
+ * must not wait for a disk. Whoever looks something up waits for the puts before.
+ * Threads: any; locks inside.
  */
 #ifndef QN_SERVE_RESPONSE_STORE_H
 #define QN_SERVE_RESPONSE_STORE_H
@@ -31,13 +34,14 @@ typedef struct qn_response_store_stats {
 qn_code qn_response_store_open(qn_response_store **out, const qn_response_store_opts *opts,
                                qn_err *err);
 
-/* NULL is allowed (no failure). */
+/* Write what waits and close. NULL is allowed (no failure). */
 void qn_response_store_close(qn_response_store *s);
 
-/* Keep a response, as JSON text [n_response], with the list of items that it answered [n_input].
- * One that is larger than the whole store is not kept. Errors: QN_IO, QN_LIMIT. */
-qn_code qn_response_store_put(qn_response_store *s, const char *id, const qn_buf *response,
-                              const qn_buf *input, int64_t now_ms, qn_err *err);
+/* Keep a response, as JSON text, with the list of items that it answered. Takes both texts, which
+ * are empty afterwards. One that is larger than the whole store, or than the room that waiting ones
+ * leave, is not kept. A failure to write is logged. Errors: QN_LIMIT, QN_NOMEM. */
+qn_code qn_response_store_put(qn_response_store *s, const char *id, qn_buf *response, qn_buf *input,
+                              int64_t now_ms, qn_err *err);
 
 /* Find a response. *response and *input become the caller's trees; either may be NULL, meaning not
  * wanted. Returns false if there is none, or no longer (no failure). */

@@ -48,7 +48,9 @@ def test_pi(node, scripted, tmp_path):
     assert usage["cacheRead"] > 0 and usage["output"] == len("It is green.") + 1
 
 
-def test_pi_real_model(node, server, tmp_path):
-    events = pi(node, server.url, tmp_path, "What is the capital of France?", "--no-tools", "--system-prompt", "Be brief.")
+def test_pi_real_model(node, start, tmp_path):
+    server = start("--temperature", "0")
+    events = pi(node, server.url, tmp_path, "What is the capital of France?", "--no-tools", "--system-prompt",
+                "You are a helpful assistant.")
     last = [e["message"] for e in events if e["type"] == "message_end"][-1]
     assert last["stopReason"] in ("stop", "length") and "Paris" in texts(last)

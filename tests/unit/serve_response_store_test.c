@@ -1,4 +1,5 @@
 /* The store of responses: finding, age, bytes, two servers on one file, files that are not one. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,7 +67,8 @@ static void test_get_and_delete(void **state)
     qn_response_store_stats stats;
     qn_response_store_stats_get(s, 6, &stats);
     assert_int_equal(stats.entries, 1);
-    assert_int_equal(stats.bytes, response.len + input.len);
+    assert_int_equal(stats.bytes, 16 + 5);
+    assert_int_equal(response.len + input.len, 0); /* taken */
     assert_true(qn_response_store_delete(s, "resp_1", 6));
     assert_false(qn_response_store_delete(s, "resp_1", 6));
     assert_false(has(s, "resp_1", 6));
@@ -121,6 +123,38 @@ static void test_bytes(void **state)
     qn_response_store_close(s);
 }
 
+/* Many writers and readers at once; nobody who asks behind a put misses it. */
+static void *put_and_get(void *user)
+{
+    qn_response_store *s = user;
+    char id[40];
+    for (int i = 0; i < 200; i++) {
+        snprintf(id, sizeof id, "%p_%d", (void *)&id, i);
+        if (put(s, id, 40, 1) || !has(s, id, 1)) return user;
+        if (i % 3 == 0 && !qn_response_store_delete(s, id, 1)) return user;
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    qn_response_store *s = open_store(NULL, 1 << 20);
+    for (size_t i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, put_and_get, s), 0);
+    for (size_t i = 0; i < 4; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    qn_response_store_stats stats;
+    qn_response_store_stats_get(s, 1, &stats);
+    assert_int_equal(stats.entries, 4 * (200 - 67));
+    assert_int_equal(stats.bytes, stats.entries * 40);
+    put(s, "last", 40, 1); /* closing writes it, and frees it */
+    qn_response_store_close(s);
+}
+
 static void test_file(void **state)
 {
     (void)state;
@@ -132,8 +166,9 @@ static void test_file(void **state)
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     put(a, "one", 20, 1);
-    assert_true(has(b, "one", 1));
+    assert_true(has(a, "one", 1) && has(b, "one", 1));
     put(b, "two", 20, 1);
+    assert_true(has(b, "two", 1));
     assert_true(has(a, "two", 1));
     qn_response_store_close(a);
     qn_response_store_close(b);
@@ -161,6 +196,7 @@ int main(void)
         cmocka_unit_test(test_get_and_delete),
         cmocka_unit_test(test_age),
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
