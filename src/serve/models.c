@@ -9,11 +9,28 @@
 
 static const char owner[] = "quern";
 
+static bool mentions(const qn_server *s, const char *word)
+{
+    return qn_chat_template_mentions(s->opts.loaded->chat, word);
+}
+
+/* Does the template show tools to the model? */
+static bool shows_tools(const qn_server *s)
+{
+    return mentions(s, "tools");
+}
+
+/* Can thinking be asked for? */
+static bool can_reason(const qn_server *s)
+{
+    return mentions(s, "<think>") || mentions(s, "<|channel") || mentions(s, "reasoning_effort");
+}
+
 static json_t *capabilities(const qn_server *s)
 {
     const struct { const char *name; bool has; } list[] = {
-        {"chat_completions", true}, {"text_completions", true}, {"anthropic_messages", false},
-        {"responses", false},       {"streaming", true},        {"tools", false},
+        {"chat_completions", true}, {"text_completions", true}, {"anthropic_messages", true},
+        {"responses", true},        {"streaming", true},        {"tools", shows_tools(s)},
         {"structured_output", false}, {"logprobs", true},       {"embeddings", qn_embeds(s)},
         {"vision", false},          {"audio", false},           {"adapters", false},
         {"training", false},
@@ -59,8 +76,9 @@ static json_t *model_row(const qn_server *s)
     json_object_set_new(j, "owned_by", json_string(owner));
     json_object_set_new(j, "context_window", json_integer(n_ctx));
     json_object_set_new(j, "max_model_len", json_integer(n_ctx));
-    static const char *const absent[] = {"reasoning", "vision", "audio", "tools",
-                                         "structured_output", "adapters"};
+    json_object_set_new(j, "reasoning", json_boolean(can_reason(s)));
+    json_object_set_new(j, "tools", json_boolean(shows_tools(s)));
+    static const char *const absent[] = {"vision", "audio", "structured_output", "adapters"};
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
         json_object_set_new(j, absent[i], json_false());
     }

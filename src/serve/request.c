@@ -5,6 +5,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,31 @@ static bool read_sampling(qn_sampling *s, const json_t *body, qn_http_error *e)
         s->has_seed = true;
         s->seed = (uint64_t)seed;
     }
+    return true;
+}
+
+/* hlg: {enabled, width, shoulder, toe, pivot_offset}, over the operator's curve. */
+static bool read_curve(qn_tone *t, const json_t *body, qn_http_error *e)
+{
+    enum { MAX_NATS = 100 };
+    json_t *v = NULL;
+    bool on = t->kind == QN_TONE_CURVE;
+    if (!qn_field_object(body, "hlg", &v, e) || !v) return !e->status;
+    if (t->kind == QN_TONE_OFF) *t = qn_tone_default(QN_TONE_CURVE);
+    double width = t->width, shoulder = t->shoulder, toe = t->toe, offset = t->pivot_offset;
+    if (!qn_field_bool(v, "enabled", &on, e) ||
+        !qn_field_number(v, "width", 0, MAX_NATS, &width, e) ||
+        !qn_field_number(v, "shoulder", 0, MAX_NATS, &shoulder, e) ||
+        !qn_field_number(v, "toe", 0, MAX_NATS, &toe, e) ||
+        !qn_field_number(v, "pivot_offset", 0, MAX_NATS, &offset, e)) {
+        snprintf(e->param, sizeof e->param, "hlg");
+        return false;
+    }
+    t->kind = on ? QN_TONE_CURVE : QN_TONE_OFF;
+    t->width = (float)width;
+    t->shoulder = (float)shoulder;
+    t->toe = (float)toe;
+    t->pivot_offset = (float)offset;
     return true;
 }
 
@@ -302,6 +328,7 @@ bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults 
     }
     f->min_tokens = (uint32_t)min_tokens;
     return read_stream(f, body, e) && read_sampling(&f->sampling, body, e) &&
+           read_curve(&f->sampling.tone, body, e) &&
            read_bias(&f->sampling, body, n_vocab, arena, e) && read_stops(f, body, e) &&
            read_logprobs(f, body, is_completion, e);
 }
@@ -310,11 +337,6 @@ bool qn_fields_read(qn_fields *f, const json_t *body, const qn_request_defaults 
 
 bool qn_fields_check_supported(const json_t *body, qn_http_error *e)
 {
-    json_t *hlg = NULL;
-    bool hlg_on = false;
-    if (!qn_field_object(body, "hlg", &hlg, e)) return false;
-    if (hlg && !qn_field_bool(hlg, "enabled", &hlg_on, e)) return false;
-    if (hlg_on) return qn_fail_field(e, "hlg", "not supported yet: hlg");
     const char *adapter = NULL;
     if (!qn_field_string(body, "adapter", &adapter, e)) return false;
     if (!adapter && !qn_field_string(body, "adapters", &adapter, e)) return false;

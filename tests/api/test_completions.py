@@ -70,7 +70,9 @@ def test_echo_without_logprobs(http):
 
 @pytest.mark.parametrize("field,value", [("echo", 1), ("suffix", "x"), ("best_of", 2), ("best_of", 0), ("logprobs", 6),
                                          ("logprobs", -1), ("min_tokens", -1), ("ignore_eos", "no"), ("n", 2),
-                                         ("return_progress", 1), ("hlg", 1)])
+                                         ("return_progress", 1), ("hlg", 1),
+                                         ("hlg", {"enabled": 1}), ("hlg", {"enabled": True, "width": 101}),
+                                         ("hlg", {"toe": "6"})])
 def test_refused(http, field, value):
     reply = http.post(PATH, json={"prompt": "a", field: value})
     assert reply.status_code == 400 and reply.json()["error"]["param"] == field
@@ -81,8 +83,14 @@ def test_echo_wants_the_old_logprobs(http):
     assert reply.status_code == 400 and reply.json()["error"]["param"] == "logprobs"
 
 
-def test_hlg_that_is_off(http):
-    assert complete(http, prompt="a", hlg={"enabled": False}) and complete(http, prompt="a", hlg=None)
+def test_hlg(http):
+    def draw(**more):
+        return complete(http, prompt="Once upon a time", temperature=1.0, seed=5, max_tokens=24, **more)["choices"][0]
+    plain, curve = draw(), draw(hlg={"enabled": True})
+    assert draw(hlg={"enabled": False})["text"] == draw(hlg=None)["text"] == draw(hlg={})["text"] == plain["text"]
+    assert curve["text"] == draw(hlg={"enabled": True, "width": 4, "shoulder": 4, "toe": 6, "pivot_offset": 6})["text"]
+    assert len({plain["text"], curve["text"], draw(hlg={"enabled": True, "width": 0.5, "toe": 0})["text"]}) == 3
+    assert complete(http, prompt="a", hlg={"enabled": True})["choices"] == complete(http, prompt="a")["choices"]
 
 
 def test_min_tokens_and_ignore_eos(http):
