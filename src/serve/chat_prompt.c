@@ -129,14 +129,39 @@ static qn_code render_once(form *f, qn_err *err)
                                  !f->continues, f->continues, &f->text, err);
 }
 
-/* Render; some templates take one system message only, some no content beside thinking and calls. */
+static bool join_system(form *f)
+{
+    return qn_messages_join_system(f->messages);
+}
+
+static bool drop_content(form *f)
+{
+    return qn_messages_drop_call_content(f->messages);
+}
+
+static bool shorten_ids(form *f)
+{
+    return qn_messages_shorten_ids(f->messages);
+}
+
+static bool describe_tools(form *f)
+{
+    return qn_chat_tools_describe(&f->tools);
+}
+
+/* Render. Where a template refuses, take away what some templates do not take, one thing after the
+ * other: several system messages, content beside thinking and calls, long ids, tools without a
+ * description. */
 static bool render(form *f, qn_http_error *e)
 {
-    qn_err err = {0}, again = {0};
+    static bool (*const repairs[])(form *) = {join_system, drop_content, shorten_ids,
+                                              describe_tools};
+    qn_err err = {0};
     if (!render_once(f, &err)) return true;
-    if (qn_messages_join_system(f->messages) && !render_once(f, &again)) return true;
-    again = (qn_err){0};
-    if (qn_messages_drop_call_content(f->messages) && !render_once(f, &again)) return true;
+    for (size_t i = 0; i < sizeof repairs / sizeof *repairs; i++) {
+        qn_err again = {0};
+        if (repairs[i](f) && !render_once(f, &again)) return true;
+    }
     if (err.code == QN_NOMEM) return qn_fail_err(e, &err, NULL);
     return qn_fail_field(e, "messages", "prompt build failed: %s", err.text);
 }

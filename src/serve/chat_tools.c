@@ -208,6 +208,20 @@ bool qn_chat_tools_read(qn_chat_tools *t, const json_t *body, qn_http_error *e)
     return true;
 }
 
+bool qn_chat_tools_describe(qn_chat_tools *t)
+{
+    size_t i;
+    json_t *tool;
+    bool changed = false;
+    json_array_foreach(t->shown, i, tool) {
+        json_t *function = json_object_get(tool, "function");
+        if (qn_json_get(function, "description")) continue;
+        json_object_set_new(function, "description", json_string(""));
+        changed = true;
+    }
+    return changed;
+}
+
 void qn_chat_tools_release(qn_chat_tools *t)
 {
     json_decref(t->given);

@@ -22,6 +22,10 @@ typedef struct qn_chat_tools {
  * tool_choice "none" there are no tools. Returns false with *e filled. Errors: 400 with param. */
 bool qn_chat_tools_read(qn_chat_tools *t, const json_t *body, qn_http_error *e);
 
+/* Give every shown function without a description an empty one, for templates that need it. Returns
+ * false if there was none (no failure). */
+bool qn_chat_tools_describe(qn_chat_tools *t);
+
 /* Drop the references (no failure). */
 void qn_chat_tools_release(qn_chat_tools *t);
 

@@ -13,7 +13,7 @@ void qn_uuid4(char out[37]);
  * qn_uuid4). */
 void qn_hex_id(char *out, size_t cap, const char *prefix);
 
-enum { QN_CALL_ID = 32 };
+enum { QN_CALL_ID = 32, QN_SHORT_ID = 9 };
 
 /* A random id of a tool call: "call_" and 24 hex digits, or nine letters and digits where the
  * model's template wants those (no failure; aborts as qn_uuid4). */

@@ -1,10 +1,13 @@
 /* messages.c - see messages.h. */
 #include "serve/messages.h"
 
+#include <ctype.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/buf.h"
+#include "serve/ids.h"
 #include "serve/json.h"
 
 /* Where in the request we are, for error messages. */
@@ -219,4 +222,38 @@ bool qn_messages_drop_call_content(json_t *messages)
         dropped = true;
     }
     return dropped;
+}
+
+/* Replace object[key] if it is a long id: by nine digits of a hash of it. */
+static bool shorten_id(json_t *object, const char *key)
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    const json_t *id = json_object_get(object, key);
+    if (!json_is_string(id)) return false;
+    const char *s = json_string_value(id);
+    bool is_short = strlen(s) == QN_SHORT_ID;
+    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
+    for (; *s; s++) {
+        is_short = is_short && isalnum((unsigned char)*s);
+        hash = (hash ^ (unsigned char)*s) * 0x100000001B3u;
+    }
+    if (is_short) return false;
+    char text[QN_SHORT_ID + 1] = {0};
+    for (int i = 0; i < QN_SHORT_ID; i++, hash /= 36) text[i] = digits[hash % 36];
+    json_object_set_new(object, key, json_string(text));
+    return true;
+}
+
+bool qn_messages_shorten_ids(json_t *messages)
+{
+    size_t i, k;
+    json_t *message, *call;
+    bool changed = false;
+    json_array_foreach(messages, i, message) {
+        changed |= shorten_id(message, "tool_call_id");
+        json_array_foreach(json_object_get(message, "tool_calls"), k, call) {
+            changed |= shorten_id(call, "id");
+        }
+    }
+    return changed;
 }

@@ -24,4 +24,9 @@ bool qn_messages_join_system(json_t *messages);
  * not take both. Returns false if there was none (no failure). */
 bool qn_messages_drop_call_content(json_t *messages);
 
+/* Replace ids of tool calls and of their results that are not nine letters and digits by such, the
+ * same id by the same one, for templates that want them. Returns false if there was none (no
+ * failure). */
+bool qn_messages_shorten_ids(json_t *messages);
+
 #endif

@@ -418,6 +418,28 @@ def test_templates_that_refuse(start_scripted, tmp_path):
         assert reply.json()["error"]["message"] == "prompt build failed: one system"
 
 
+@pytest.mark.parametrize("name,words", [
+    ("openai-gpt-oss-120b", ["# Instructions\n\nbe kind", "type f = (_: {", "<|channel|>analysis<|message|>why<|end|>",
+                             'to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>']),
+    ("mistralai-Mistral-Nemo-Instruct-2407", ['[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}', '[TOOL_RESULTS]{"content": 5']),
+    ("Qwen3-Coder", ["<function=f>\n<parameter=a>\n1\n</parameter>"]), ("GLM-4.6", ["<arg_key>a</arg_key>\n<arg_value>1</arg_value>"]),
+    ("google-gemma-4-31B-it", ["call:f{a:1}"]), ("LFM2.5-Instruct", ["be kind"]),
+])
+def test_a_tools_loop_in_published_templates(start_scripted, name, words):
+    """Text beside thinking and calls, no ids, no description: what clients send must render."""
+    path = os.path.join(SHARED, "data", "templates", name + ".jinja")
+    if not os.path.exists(path):
+        pytest.skip(f"no {name} here")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
+    with httpx.Client(base_url=start_scripted("--template", path, "--bare").url, timeout=60) as http:
+        text = prompt(http, tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}], messages=[
+            {"role": "developer", "content": "be kind"}, {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "let me", "reasoning": "why", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]}, {"role": "tool", "content": "5"}])
+    for w in words:
+        assert w in text
+
+
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 

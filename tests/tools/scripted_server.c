@@ -186,7 +186,9 @@ static qn_chat_template *read_template(const options *o)
     char *text = NULL;
     size_t n = sizeof default_template - 1;
     if (o->template_file) must(qn_file_read(o->template_file, 1 << 20, &text, &n, &err), &err);
-    must(qn_chat_template_from_source(&t, text ? text : default_template, n, NULL, &err), &err);
+    json_t *specials = json_pack("{s:s, s:s}", "bos_token", "", "eos_token", "");
+    must(qn_chat_template_from_source(&t, text ? text : default_template, n, specials, &err), &err);
+    json_decref(specials);
     free(text);
     return t;
 }

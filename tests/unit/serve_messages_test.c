@@ -120,12 +120,44 @@ static void test_join_system(void **state)
     json_decref(messages);
 }
 
+static void test_shorten_ids(void **state)
+{
+    (void)state;
+    json_t *messages = load("[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"call_1\"},{\"id\":\"abcDEF123\"}]},"
+                            "{\"role\":\"tool\",\"tool_call_id\":\"call_1\"},{\"role\":\"tool\",\"tool_call_id\":"
+                            "\"abcDEF123\"},{\"role\":\"user\",\"content\":\"x\"}]");
+    assert_true(qn_messages_shorten_ids(messages));
+    const json_t *calls = json_object_get(json_array_get(messages, 0), "tool_calls");
+    const char *made = json_string_value(json_object_get(json_array_get(calls, 0), "id"));
+    assert_int_equal(strspn(made, "0123456789abcdefghijklmnopqrstuvwxyz"), 9);
+    assert_int_equal(strlen(made), 9);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 1), "tool_call_id")), made);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(calls, 1), "id")), "abcDEF123");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 2), "tool_call_id")), "abcDEF123");
+    assert_false(qn_messages_shorten_ids(messages));
+    json_decref(messages);
+}
+
+static void test_drop_call_content(void **state)
+{
+    (void)state;
+    json_t *messages = load("[{\"role\":\"assistant\",\"content\":\"a\",\"thinking\":\"t\"},"
+                            "{\"role\":\"assistant\",\"content\":\"b\",\"thinking\":\"t\",\"tool_calls\":[{}]}]");
+    assert_true(qn_messages_drop_call_content(messages));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 0), "content")), "a");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 1), "content")), "");
+    assert_false(qn_messages_drop_call_content(messages));
+    json_decref(messages);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_normal_forms),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_join_system),
+        cmocka_unit_test(test_shorten_ids),
+        cmocka_unit_test(test_drop_call_content),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
