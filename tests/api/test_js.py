@@ -20,12 +20,12 @@ def test_client(node, scripted, script):
     assert run(node, script, scripted.url).endswith("ok\n")
 
 
-def pi(node, url, home, prompt, *flags):
+def pi(node, url, home, prompt, *flags, **env):
     """The events of one run of the agent."""
     cli = os.path.join(JS_FOLDER, "node_modules", "@mariozechner", "pi-coding-agent", "dist", "cli.js")
     out = run(node, cli, "-p", "--mode", "json", "--no-session", "--offline", "-ne", "-ns", "-np", "-nc", "-e",
               "quern-provider.ts", "--provider", "quern", "--model", "local", *flags, prompt,
-              HOME=str(home), PI_CODING_AGENT_DIR=str(home / "agent"), QUERN_URL=url)
+              HOME=str(home), PI_CODING_AGENT_DIR=str(home / "agent"), QUERN_URL=url, **env)
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
@@ -48,9 +48,9 @@ def test_pi(node, scripted, tmp_path):
     assert usage["cacheRead"] > 0 and usage["output"] == len("It is green.") + 1
 
 
-def test_pi_real_model(node, start, tmp_path):
-    server = start("--temperature", "0")
-    events = pi(node, server.url, tmp_path, "What is the capital of France?", "--no-tools", "--system-prompt",
-                "You are a helpful assistant.")
+def test_pi_real_model(node, server, tmp_path):
+    """The agent's own system prompt has the date and the folder in it, so what is said is not certain."""
+    events = pi(node, server.url, tmp_path, "What is the capital of France?", "--no-tools", QUERN_MAX_TOKENS="24")
     last = [e["message"] for e in events if e["type"] == "message_end"][-1]
-    assert last["stopReason"] in ("stop", "length") and "Paris" in texts(last)
+    assert last["stopReason"] in ("stop", "length") and texts(last)
+    assert 0 < last["usage"]["output"] <= 24 and last["usage"]["input"] + last["usage"]["cacheRead"] > 24

@@ -17,7 +17,7 @@ export default async function (pi: any) {
       input: served.vision ? ["text", "image"] : ["text"],
       cost: { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 },
       contextWindow: served.context_window ?? 32768,
-      maxTokens: 8192,
+      maxTokens: Number(process.env.QUERN_MAX_TOKENS ?? 8192),
     }],
   });
 }
