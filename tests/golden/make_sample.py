@@ -60,6 +60,7 @@ def processors(rng):
         dict(repetition_penalty=1.3, repetition_context_size=20), dict(repetition_penalty=0.7, repetition_context_size=5),
         dict(presence_penalty=0.5, presence_context_size=20), dict(presence_penalty=-0.25, presence_context_size=7),
         dict(frequency_penalty=0.25, frequency_context_size=30),
+        dict(repetition_penalty=1.5, repetition_context_size=0), dict(frequency_penalty=-0.5, frequency_context_size=0),
         dict(logit_bias={3: 2.5, 7: -100.0}),
         dict(logit_bias={3: 2.5}, repetition_penalty=1.1, repetition_context_size=20, presence_penalty=0.25,
              presence_context_size=10, frequency_penalty=0.125, frequency_context_size=20),
