@@ -1,11 +1,13 @@
 /* generate.c - "quern generate": one prompt in, text out. */
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "cache/mlx_cache.h"
 #include "cli/session.h"
 #include "cli/pick.h"
 #include "cli/stop.h"
@@ -85,8 +87,32 @@ static qn_code render(const qn_args *args, const qn_session *s, const qn_buf *pr
     return rc;
 }
 
+/* With a cache file the prompt's message is open already: of the rendered text only what begins with
+ * the prompt is left, as in mlx_lm. */
+static qn_code render_rest(const qn_args *args, const qn_session *s, const qn_buf *prompt, qn_buf *text, qn_err *err)
+{
+    static const char mark[] = "<query>";
+    qn_buf probe = {0}, query = {.data = (char *)(uintptr_t)mark, .len = sizeof mark - 1};
+    qn_code rc = render(args, s, prompt, text, err);
+    if (!rc) rc = render(args, s, &query, &probe, err);
+    const char *at = rc ? NULL : memmem(probe.data, probe.len, mark, sizeof mark - 1);
+    if (!rc && (!at || (size_t)(at - probe.data) > text->len))
+        rc = qn_err_set(err, QN_UNSUPPORTED,
+                        "--prompt-cache-file: this chat template does not show where the prompt begins");
+    else if (!rc) qn_buf_drop(text, (size_t)(at - probe.data));
+    qn_buf_release(&probe);
+    return rc;
+}
+
 static qn_code encode(const qn_args *args, const qn_session *s, const qn_buf *prompt, qn_ids *ids, qn_err *err)
 {
+    if (qn_arg_given(args, "prompt-cache-file") && !qn_arg_bool(args, "raw")) {
+        qn_buf rest = {0};
+        qn_code rc = render_rest(args, s, prompt, &rest, err);
+        if (!rc) rc = qn_tokenizer_encode(s->loaded->tok, rest.data, rest.len, 0, ids, err);
+        qn_buf_release(&rest);
+        return rc;
+    }
     if (qn_arg_bool(args, "raw")) {
         return qn_tokenizer_encode(s->loaded->tok, prompt->data, prompt->len, QN_ENCODE_ADD_SPECIAL, ids, err);
     }
@@ -149,8 +175,31 @@ static bool show(void *ctx, const char *text, size_t n)
     return !s->broken;
 }
 
-static qn_code answer(const qn_args *args, const qn_session *s, const qn_buf *prompt, screen *sc, qn_answer *a,
-                      qn_err *err)
+/* The cache file's path and, in *model, the model it was made for if the command line names none; a
+ * different one is an error. Without a file path is empty. */
+static qn_code find_cache(const qn_args *args, char *path, size_t cap, const char **model, qn_buf *of, qn_err *err)
+{
+    const char *name = qn_arg_str(args, "prompt-cache-file");
+    path[0] = '\0';
+    if (!name) return QN_OK;
+    qn_code rc = qn_mlx_cache_path(path, cap, name, err);
+    if (rc || (rc = qn_mlx_cache_model(path, of, err))) return rc;
+    if (!*model && !qn_arg_given(args, "model") && !qn_arg_given(args, "query") && of->len) *model = of->data;
+    return QN_OK;
+}
+
+/* Is the opened model the one that the file names? Files without a name are judged by their shapes. */
+static qn_code check_model(const qn_session *s, const qn_buf *of, qn_err *err)
+{
+    char a[PATH_MAX], b[PATH_MAX];
+    bool same_folder = of->len && realpath(of->data, a) && realpath(s->entry->path, b) && !strcmp(a, b);
+    if (!of->len || same_folder || !strcmp(of->data, s->entry->id)) return QN_OK;
+    return qn_err_set(err, QN_INVALID, "the cache file was made for the model %.100s, not for %.60s", of->data,
+                      s->entry->id);
+}
+
+static qn_code answer(const qn_args *args, const qn_session *s, const qn_buf *prompt, const qn_image *start,
+                      screen *sc, qn_answer *a, qn_err *err)
 {
     qn_ids ids = {0}, eos = {0}, special = {0};
     qn_code rc = read_eos(args, s, &eos, err);
@@ -159,7 +208,7 @@ static qn_code answer(const qn_args *args, const qn_session *s, const qn_buf *pr
     if (!rc) {
         qn_request req = {.prompt = ids.data, .n_prompt = ids.len, .eos = eos.data, .n_eos = eos.len,
                           .max_tokens = (uint32_t)qn_arg_int(args, "max-tokens"),
-                          .sampling = qn_sampling_read(args, NULL)};
+                          .start = start, .sampling = qn_sampling_read(args, NULL)};
         req.sampling.special = special.data;
         req.sampling.n_special = special.len;
         /* mlx_lm.generate seeds before it builds the model. */
@@ -200,6 +249,9 @@ static int run_generate(const qn_args *args)
     qn_buf prompt = {0};
     qn_answer a = {0};
     screen sc = {0};
+    qn_buf cache_of = {0};
+    qn_image *start = NULL;
+    char cache[PATH_MAX];
     const char *model;
     int status = QN_EXIT_OK;
     if (read_prompt(args, &model, &prompt, &err)) {
@@ -208,9 +260,12 @@ static int run_generate(const qn_args *args)
     }
     bool report = qn_arg_bool(args, "mlx-lm-report");
     qn_stop_catch();
-    if (qn_session_open(&s, args, model, &(qn_engine_opts){.max_rows = 1}, &err)) status = qn_fail(&err);
+    if (find_cache(args, cache, sizeof cache, &model, &cache_of, &err) ||
+        qn_session_open(&s, args, model, &(qn_engine_opts){.max_rows = 1}, &err) || check_model(&s, &cache_of, &err) ||
+        (cache[0] && qn_mlx_cache_read(cache, &s.loaded->model->kv, &start, &err)))
+        status = qn_fail(&err);
     else if (report) puts(ruler);
-    if (!status && answer(args, &s, &prompt, &sc, &a, &err)) status = qn_fail(&err);
+    if (!status && answer(args, &s, &prompt, start, &sc, &a, &err)) status = qn_fail(&err);
     if (!status && !sc.broken && report) print_report(&a);
     else if (!status && !sc.broken && !sc.ends_in_newline) putchar('\n');
     if (!status && qn_arg_bool(args, "stats")) fflush(stdout), qn_stats_line(stderr, &a, sc.first_ms);
@@ -218,6 +273,8 @@ static int run_generate(const qn_args *args)
     if (qn_stop_asked()) status = qn_stop_status();
     qn_buf_release(&prompt);
     qn_session_close(&s);
+    qn_buf_release(&cache_of);
+    qn_image_free(start);
     return status;
 }
 
@@ -230,6 +287,8 @@ static const qn_opt opts[] = {
     {.name = "raw", .kind = QN_OPT_BOOL, .help = "continue the prompt as it is, without the chat template"},
     {.name = "ignore-chat-template", .kind = QN_OPT_BOOL, .same_as = "raw"},
     {.name = "chat-template-config", .kind = QN_OPT_STR, .arg = "JSON", .help = "variables for the chat template"},
+    {.name = "prompt-cache-file", .kind = QN_OPT_STR, .arg = "FILE",
+     .help = "go on from a prompt that cache-prompt or mlx_lm.cache_prompt has computed"},
     {.name = "extra-eos-token", .kind = QN_OPT_WORDS, .help = "tokens that end the answer besides the model's own"},
     {.name = "stats", .kind = QN_OPT_BOOL, .help = "print a line of speeds on stderr at the end"},
     {.name = "verbose", .kind = QN_OPT_BOOL, .same_as = "stats", .hidden = true},

@@ -12,8 +12,8 @@
 
 const qn_verb *const qn_verbs[] = {
     &qn_verb_generate, &qn_verb_chat, &qn_verb_serve, &qn_verb_convert, &qn_verb_tokenize,
-    &qn_verb_template, &qn_verb_logits, &qn_verb_ls, &qn_verb_benchmark, &qn_verb_help, &qn_verb_version,
-    &qn_verb_completion, NULL,
+    &qn_verb_template, &qn_verb_logits, &qn_verb_cache_prompt, &qn_verb_ls, &qn_verb_benchmark,
+    &qn_verb_help, &qn_verb_version, &qn_verb_completion, NULL,
 };
 
 const qn_verb *qn_verb_find(const char *name)

@@ -177,10 +177,6 @@ const qn_opt qn_opts_sampling[] = {
 const qn_opt qn_opts_refused[] = {
     {.name = "l2", .kind = QN_OPT_BOOL, .refused = "tiers other than the default", .hidden = true},
     {.name = "max-kv-size", .kind = QN_OPT_INT, .refused = "a rotating KV cache", .hidden = true},
-    {.name = "prompt-cache-file",
-     .kind = QN_OPT_STR,
-     .refused = "saved prompt caches",
-     .hidden = true},
     {.name = "adapter-path", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "adapter", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "draft-model", .kind = QN_OPT_STR, .refused = "speculation", .hidden = true},

@@ -21,6 +21,7 @@ extern const qn_verb qn_verb_benchmark;
 extern const qn_verb qn_verb_ls;
 extern const qn_verb qn_verb_convert;
 extern const qn_verb qn_verb_logits;
+extern const qn_verb qn_verb_cache_prompt;
 extern const qn_verb qn_verb_tokenize;
 extern const qn_verb qn_verb_template;
 extern const qn_verb qn_verb_completion;

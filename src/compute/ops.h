@@ -160,6 +160,13 @@ struct qn_ops {
     void (*kv_read)(qn_kv *kv, uint32_t group, uint32_t block, void *host);
     void (*kv_store)(qn_kv *kv, uint32_t group, uint32_t block, const void *host);
 
+    /* Keys [n_kv_heads, d_k] and values [n_kv_heads, d_v] of a layer at place `at` of a block of its
+     * group, as float32 in host memory; and back. Not for layers with a quantized codec (no
+     * failure). */
+    void (*kv_get)(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, float *k, float *v);
+    void (*kv_put)(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, const float *k,
+                   const float *v);
+
     /* Scratch and plan memory for batches within the limits. Errors: QN_NOMEM. */
     qn_code (*run_new)(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err);
     void (*run_free)(qn_run *r);
@@ -256,6 +263,11 @@ struct qn_ops {
     void (*state_clear)(qn_kv *kv, uint32_t slot);
     void (*state_copy)(qn_kv *kv, uint32_t dst, uint32_t src);
 
+    /* What a layer has in a slot, as float32 in host memory: the convolution's inputs [K-1, C] and
+     * S [n_heads, d_v, d_k]; and back (no failure). */
+    void (*state_get)(const qn_kv *kv, uint32_t layer, uint32_t slot, float *conv, float *s);
+    void (*state_put)(qn_kv *kv, uint32_t layer, uint32_t slot, const float *conv, const float *s);
+
     /* Bytes of one slot (no failure). */
     size_t (*state_bytes)(const qn_device *d, const qn_kv_spec *spec);
 
@@ -285,6 +297,9 @@ struct qn_ops {
 /* n columns of x from column c0, n rows from row r0: views (no failure). */
 qn_tensor qn_cols(qn_tensor x, uint32_t c0, uint32_t n);
 qn_tensor qn_rows(qn_tensor x, uint32_t r0, uint32_t n);
+
+/* dst [n, b, a] = src [n, a, b] with the last two dimensions exchanged (no failure). */
+void qn_transpose_heads(float *dst, const float *src, uint32_t n, uint32_t a, uint32_t b);
 
 /* The inverse frequencies of a rotary table in float32, inv[dims/2], by MLX's formula (spec
  * numerics 6.2, exp of 4.1) (no failure). */

@@ -16,3 +16,13 @@ qn_tensor qn_rows(qn_tensor x, uint32_t r0, uint32_t n)
     x.rows = n;
     return x;
 }
+
+void qn_transpose_heads(float *dst, const float *src, uint32_t n, uint32_t a, uint32_t b)
+{
+    for (uint32_t h = 0; h < n; h++) {
+        for (uint32_t i = 0; i < a; i++) {
+            for (uint32_t j = 0; j < b; j++)
+                dst[((size_t)h * b + j) * a + i] = src[((size_t)h * a + i) * b + j];
+        }
+    }
+}

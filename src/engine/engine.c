@@ -506,15 +506,33 @@ bool qn_engine_memory_binds(const qn_engine *e)
     return e->o.max_positions < e->asked_positions;
 }
 
+/* What is brought in from a file and what is to be left for one. */
+static qn_code check_images(const qn_request *req, uint32_t n_start, qn_err *err)
+{
+    if (req->start && (req->embeddings || req->hidden || req->prompt_logprobs))
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "not supported yet: embeddings, hidden states or prompt logprobs after a "
+                          "saved cache");
+    if (req->keep && (req->max_tokens || req->keep->n_tokens != n_start + req->n_prompt))
+        return qn_err_set(err, QN_INVALID,
+                          "what is stored is kept of a prompt of %zu tokens without a reply: there "
+                          "is room for %u, and max_tokens is %u",
+                          req->n_prompt, req->keep->n_tokens, req->max_tokens);
+    return QN_OK;
+}
+
 static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *err)
 {
+    uint32_t n_start = req->start ? req->start->n_tokens : 0;
     if (req->n_prompt == 0)
         return qn_err_set(err, QN_INVALID, "the prompt is empty; it must have at least one token");
     if (req->hidden && req->max_tokens)
         return qn_err_set(err, QN_INVALID,
                           "hidden states are given without a reply only: max_tokens is %u, must be "
                           "0", req->max_tokens);
-    uint64_t total = (uint64_t)req->n_prompt + req->max_tokens;
+    qn_code rc = check_images(req, n_start, err);
+    if (rc) return rc;
+    uint64_t total = (uint64_t)n_start + req->n_prompt + req->max_tokens;
     if (total > e->o.max_positions && qn_engine_memory_binds(e)) {
         return qn_err_set(err, QN_LIMIT,
                           "memory_admission: %zu prompt tokens and %u to generate are more than the "

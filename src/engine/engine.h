@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cache/image.h"
 #include "core/err.h"
 #include "model/model.h"
 #include "sample/sampler.h"
@@ -62,6 +63,11 @@ typedef struct qn_request {
                                 rows of its ids, which are still needed; copied. NULL: none. Such a
                                 row neither reads nor feeds the prefix cache. */
     uint32_t snapshot_at;   /* a prefill chunk ends after this many tokens; 0: wherever it falls */
+    /* What comes before the prompt, read from a file: the prompt's first token is at position
+     * start->n_tokens. Borrowed until DONE. Such a request shares no prefixes. */
+    const qn_image *start;
+    qn_image *keep;         /* prefill only (max_tokens 0): gets what is stored at the end. Of
+                               start->n_tokens + n_prompt tokens; borrowed until DONE */
     uint64_t cache_space;   /* requests share cached prefixes only with those of the same number */
     uint32_t max_tokens;    /* 0: prefill only */
     bool prompt_logprobs;   /* report every prompt token but the first: QN_EV_PROMPT */

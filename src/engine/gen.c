@@ -25,15 +25,18 @@ static void gen_free(qn_gen *g)
 
 static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, qn_err *err)
 {
-    size_t n = req->n_prompt + req->max_tokens;
-    g->tokens = malloc(n * sizeof *g->tokens);
+    size_t n_start = req->start ? req->start->n_tokens : 0;
+    size_t n = n_start + req->n_prompt + req->max_tokens;
+    g->tokens = calloc(n, sizeof *g->tokens); /* nobody knows those of `start` */
     g->eos = malloc((req->n_eos ? req->n_eos : 1) * sizeof *g->eos);
     g->ring = calloc(QN_RING, sizeof *g->ring);
     if (!g->tokens || !g->eos || !g->ring)
         return qn_err_set(err, QN_NOMEM, "request: out of memory");
-    memcpy(g->tokens, req->prompt, req->n_prompt * sizeof *g->tokens);
+    memcpy(g->tokens + n_start, req->prompt, req->n_prompt * sizeof *g->tokens);
     if (req->n_eos) memcpy(g->eos, req->eos, req->n_eos * sizeof *g->eos);
-    g->n_prompt = g->len = (uint32_t)req->n_prompt;
+    g->n_prompt = g->len = (uint32_t)(n_start + req->n_prompt);
+    g->start = req->start;
+    g->keep = req->keep;
     g->max_tokens = req->max_tokens;
     g->n_eos = req->n_eos;
     g->ignore_eos = req->ignore_eos;
@@ -45,7 +48,7 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->prompt_logprobs = req->prompt_logprobs;
     g->notify = req->notify;
     g->user = req->user;
-    g->stats.prompt_tokens = g->n_prompt;
+    g->stats.prompt_tokens = (uint32_t)req->n_prompt;
     qn_sampling sampling = req->sampling;
     sampling.exact = g->engine->exact;
     return qn_sampler_new(&g->sampler, &sampling, n_vocab, err);

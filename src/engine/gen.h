@@ -50,6 +50,8 @@ struct qn_gen {
     float *given;                 /* [n_prompt, d_model]; NULL: none */
     uint32_t snapshot_at;
     uint64_t cache_space;
+    const qn_image *start;        /* what is stored before the prompt; NULL: nothing */
+    qn_image *keep;               /* where to leave what is stored at the end; NULL: nowhere */
     bool prompt_logprobs;
     uint32_t n_scored;            /* positions whose next token's logprob was reported */
     qn_hidden hidden_kind;

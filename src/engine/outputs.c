@@ -62,7 +62,9 @@ static void sample_row(qn_engine *e, qn_gen *g, float *logits, qn_dtype type)
         if (g->eos[i] < e->model->info.n_vocab) logits[g->eos[i]] = -INFINITY;
     }
     if (g->think.n_tokens) limit_thought(g, logits, e->model->info.n_vocab);
-    qn_sampler_draw(g->sampler, logits, type, g->tokens, g->len, g->n_generated, &s);
+    uint32_t before = g->start ? g->start->n_tokens : 0; /* tokens that nobody knows */
+    qn_sampler_draw(g->sampler, logits, type, g->tokens + before, g->len - before, g->n_generated,
+                    &s);
     qn_finish f = commit(e, g, &s);
     if (f) qn_engine_end_row(e, g, f, NULL);
 }

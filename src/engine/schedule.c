@@ -16,7 +16,7 @@ static bool fits(const qn_engine *e, const qn_gen *g)
     uint32_t reply = g->max_tokens - g->n_generated;
     if (reply > GROWTH_RESERVE) reply = GROWTH_RESERVE;
     uint32_t shared[QN_MAX_KV_GROUPS] = {0};
-    if (e->prefix && !g->given)
+    if (e->prefix && !g->given && !g->start)
         qn_prefix_known(e->prefix, g->cache_space, g->tokens, g->len - 1, shared);
     for (uint32_t k = 0; k < e->kv.n_groups; k++) {
         uint32_t need = qn_blocks_need(e->blocks, k, g->len + reply, e->o.step_tokens);
@@ -42,7 +42,9 @@ static void trace_admission(qn_gen *g, double ready_ms)
 
 void qn_engine_admit(qn_engine *e)
 {
-    while (e->queue && e->n_rows < e->o.max_rows && (e->n_rows == 0 || fits(e, e->queue))) {
+    /* A row that starts from a file waits until nobody else holds blocks: its own must fit at once. */
+    while (e->queue && e->n_rows < e->o.max_rows &&
+           (e->n_rows == 0 || (!e->queue->start && fits(e, e->queue)))) {
         qn_gen *g = e->queue;
         e->queue = g->next;
         if (!e->queue) e->queue_tail = NULL;

@@ -98,6 +98,20 @@ static void count_cached(qn_engine *e, qn_gen *g, uint32_t n)
     atomic_fetch_add(&e->cached_tokens, n);
 }
 
+/* Bring in what a file holds; there is room, since the row is alone and submit checked its size. */
+static void load_start(qn_engine *e, qn_gen *g)
+{
+    uint32_t n = g->start->n_tokens;
+    for (uint32_t k = 0; k < e->kv.n_groups; k++) {
+        g->table.first[k] = qn_blocks_lowest(e->blocks, k, n);
+        if (e->prefix)
+            qn_prefix_make_room(e->prefix, k, qn_table_need(&g->table, e->blocks, k, 0, n));
+    }
+    qn_check(qn_table_extend(&g->table, e->blocks, 0, n));
+    qn_image_load(g->start, e->model->dev, &e->kv, e->blocks, &g->table, g->state_slot);
+    g->computed = n;
+}
+
 void qn_engine_start_row(qn_engine *e, qn_gen *g)
 {
     g->computed = 0;
@@ -105,8 +119,10 @@ void qn_engine_start_row(qn_engine *e, qn_gen *g)
         g->state_slot = qn_states_take(e->states);
         qn_check(g->state_slot != QN_NO_STATE); /* there is one for every row */
     }
-    if (!e->prefix || g->given) { /* given embeddings: the ids do not tell what is stored */
+    /* Given embeddings and files: the ids do not tell what is stored. */
+    if (!e->prefix || g->given || g->start) {
         if (e->states) qn_states_clear(e->states, g->state_slot);
+        if (g->start) load_start(e, g);
         return;
     }
     /* Whoever wants a result at every position must compute every position; the last one is always
@@ -132,6 +148,8 @@ void qn_engine_keep(qn_engine *e, qn_gen *g, uint32_t before)
 
 void qn_engine_stop_row(qn_engine *e, qn_gen *g, bool keep)
 {
+    if (g->keep && keep && g->computed == g->keep->n_tokens)
+        qn_image_save(g->keep, e->model->dev, &e->kv, e->blocks, &g->table, g->state_slot);
     if (e->prefix) {
         if (keep && g->computed)
             qn_prefix_checkpoint(e->prefix, g->tokens, g->computed, g->state_slot, true, &g->table,
@@ -153,7 +171,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 static bool can_take(const qn_engine *e, const qn_gen *g)
 {
-    return e->prefix && !g->given && !qn_gen_is_wide(g);
+    return e->prefix && !g->given && !g->start && !qn_gen_is_wide(g);
 }
 
 /* Of the first n tokens of row r, as many as another row could start from once r has them. */
@@ -177,7 +195,7 @@ static offer find_offer(const qn_engine *e, uint32_t i)
     offer o = {0};
     for (uint32_t k = 0; k < i; k++) {
         qn_gen *r = e->rows[k];
-        if (r->given || r->cache_space != g->cache_space) continue;
+        if (r->given || r->start || r->cache_space != g->cache_space) continue;
         uint32_t same = 0, most = min_u32(r->len, g->len - 1);
         while (same < most && r->tokens[same] == g->tokens[same]) same++;
         uint32_t later = usable(e, r, same), ready = usable(e, r, min_u32(same, r->computed));

@@ -259,6 +259,16 @@ static size_t routing(const side *s, const inputs *in, int round, float *out)
 }
 
 /* Fill the past of both items, then attend; in between, blocks are copied, read and stored. */
+/* From the last block but one to the last, position by position. */
+static void move_positions(const side *s, qn_kv *kv)
+{
+    float k[256], v[256];
+    for (uint32_t at = 0; at < BLOCK_TOKENS; at++) {
+        CALL(s, kv_get, kv, 1, N_BLOCKS - 2, at, k, v);
+        CALL(s, kv_put, kv, 1, N_BLOCKS - 1, at, k, v);
+    }
+}
+
 static size_t attention(const side *s, const inputs *in, int round, float *out)
 {
     size_t n = 0;
@@ -292,8 +302,11 @@ static size_t attention(const side *s, const inputs *in, int round, float *out)
     CALL(s, kv_copy, kv, 0, N_BLOCKS - 1, moved.blocks[0][0]);
     CALL(s, kv_read, kv, 0, N_BLOCKS - 1, host);
     CALL(s, kv_store, kv, 0, N_BLOCKS - 2, host);
+    memset(host, 0, CALL(s, kv_block_bytes, s->dev, &spec, 0));
+    CALL(s, kv_store, kv, 0, N_BLOCKS - 1, host);
     free(host);
-    moved.blocks[0][0] = N_BLOCKS - 2;
+    move_positions(s, kv);
+    moved.blocks[0][0] = N_BLOCKS - 1;
     CALL(s, begin, s->run, &moved.batch, kv);
     CALL(s, kv_write, s->run, 1, up(s, in->b, in->t, hk * d), up(s, in->c, in->t, hk * dv));
     qn_attend a = {
@@ -323,7 +336,10 @@ static size_t recurrence(const side *s, const inputs *in, int round, float *out)
     for (int pass = 0; pass < 3;
          pass++) { /* a second pass continues; the third starts from a copy */
         if (pass == 2) CALL(s, state_copy, kv, 1, 2);
-        if (pass == 2 && round % 2) CALL(s, state_clear, kv, 2);
+        float kept[256], state[2048];
+        if (pass == 2) CALL(s, state_get, kv, 1, 2, kept, state);
+        if (pass == 2) CALL(s, state_clear, kv, 2);
+        if (pass == 2 && round % 2) CALL(s, state_put, kv, 1, 2, kept, state);
         CALL(s, begin, s->run, &in->batch, kv);
         n += take(s,
                   CALL(s, conv, s->run, 1, up(s, in->a + pass, in->t, channels),

@@ -129,11 +129,17 @@ typedef struct write_job {
     qn_tensor k, v;
 } write_job;
 
+/* The element type of a form that is not quantized. */
+static qn_dtype float_type(qn_kv_form form)
+{
+    static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
+    return types[form];
+}
+
 /* Store n floats as elements of a form that is not quantized. */
 static void narrow(void *dst, qn_kv_form form, const float *src, uint32_t n)
 {
-    static const qn_dtype types[] = {QN_F32, QN_F16, QN_BF16};
-    qn_narrow(dst, types[form], src, n);
+    qn_narrow(dst, float_type(form), src, n);
 }
 
 /* Scale and bias of each of a head's groups into column `lane` of the tile's tables. */
@@ -212,22 +218,57 @@ static void write_value(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float
     else narrow(tile + lane * qn_kv_codec_bytes(c, v_ld), c.form, x, n);
 }
 
-/* All heads of one batch row at its position. */
-static void write_row(const write_job *w, const qn_item *item, uint32_t row)
+/* All heads of one position at its place in a block. */
+static void write_heads(const qn_kv_layer *l, const qn_kv_place *p, uint8_t *block, uint32_t at,
+                        const float *k, const float *v)
 {
-    const qn_kv *kv = w->run->base.kv;
-    const qn_kv_layer *l = w->layer;
-    const qn_kv_place *p = w->place;
-    uint32_t pos = item->n_past + (row - item->row0);
-    uint8_t *block = qn_cpu_kv_block(kv, item, l->group, pos);
-    uint32_t tile = pos % kv->spec.block_tokens / QN_KV_TILE, lane = pos % QN_KV_TILE;
-    const float *k = qn_cpu_row(w->k, row), *v = qn_cpu_row(w->v, row);
+    uint32_t tile = at / QN_KV_TILE, lane = at % QN_KV_TILE;
     for (uint32_t h = 0; h < l->n_kv_heads; h++) {
         uint8_t *keys = block + p->k + h * p->k_head + tile * p->k_tile;
         uint8_t *values = block + p->v + h * p->v_head + tile * p->v_tile;
         write_key(keys, lane, l->k_codec, k + (size_t)h * l->d_k, l->d_k);
         write_value(values, lane, l->v_codec, v + (size_t)h * l->d_v, l->d_v, p->v_ld);
     }
+}
+
+static void read_key(float *x, const uint8_t *tile, uint32_t lane, qn_kv_codec c, uint32_t n)
+{
+    size_t size = qn_kv_codec_bytes(c, 1);
+    for (uint32_t d = 0; d < n; d++)
+        qn_widen(&x[d], tile + (d * QN_KV_TILE + lane) * size, float_type(c.form), 1);
+}
+
+void qn_cpu_kv_get(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, float *k, float *v)
+{
+    const qn_kv_layer *l = &kv->spec.layers[layer];
+    const qn_kv_place *p = &kv->place[layer];
+    qn_check(!qn_kv_quantized(l->k_codec) && !qn_kv_quantized(l->v_codec));
+    const uint8_t *b = block_at(kv, l->group, block);
+    uint32_t tile = at / QN_KV_TILE, lane = at % QN_KV_TILE;
+    for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+        const uint8_t *values = b + p->v + h * p->v_head + tile * p->v_tile;
+        read_key(k + (size_t)h * l->d_k, b + p->k + h * p->k_head + tile * p->k_tile, lane,
+                 l->k_codec, l->d_k);
+        qn_widen(v + (size_t)h * l->d_v, values + lane * qn_kv_codec_bytes(l->v_codec, p->v_ld),
+                 float_type(l->v_codec.form), l->d_v);
+    }
+}
+
+void qn_cpu_kv_put(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, const float *k,
+                   const float *v)
+{
+    const qn_kv_layer *l = &kv->spec.layers[layer];
+    write_heads(l, &kv->place[layer], block_at(kv, l->group, block), at, k, v);
+}
+
+/* All heads of one batch row at its position. */
+static void write_row(const write_job *w, const qn_item *item, uint32_t row)
+{
+    const qn_kv *kv = w->run->base.kv;
+    const qn_kv_layer *l = w->layer;
+    uint32_t pos = item->n_past + (row - item->row0);
+    write_heads(l, w->place, qn_cpu_kv_block(kv, item, l->group, pos), pos % kv->spec.block_tokens,
+                qn_cpu_row(w->k, row), qn_cpu_row(w->v, row));
 }
 
 static void write_rows(const void *arg, uint32_t r0, uint32_t r1)

@@ -208,3 +208,32 @@ void qn_ref_kv_write(qn_run *r, uint32_t layer, qn_tensor k, qn_tensor v)
     write_job w = {(qn_ref_run *)(void *)r, l, &kv->place[layer], k, v};
     qn_ref_rows((qn_ref_run *)(void *)r, write_rows, &w, k.rows, k.cols + v.cols);
 }
+
+void qn_ref_kv_get(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, float *k, float *v)
+{
+    const qn_kv_layer *l = &kv->spec.layers[layer];
+    const qn_ref_place *p = &kv->place[layer];
+    qn_check(!qn_kv_quantized(l->k_codec) && !qn_kv_quantized(l->v_codec));
+    const float *b = block_at(kv, l->group, block);
+    for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+        const float *tile = b + p->k + h * p->k_head +
+                            (size_t)(at / QN_REF_KEY_TILE) * QN_REF_KEY_TILE * l->d_k;
+        for (uint32_t d = 0; d < l->d_k; d++)
+            k[(size_t)h * l->d_k + d] = tile[d * QN_REF_KEY_TILE + at % QN_REF_KEY_TILE];
+        memcpy(v + (size_t)h * l->d_v, b + p->v + h * p->v_head + (size_t)at * p->v_ld,
+               l->d_v * sizeof *v);
+    }
+}
+
+void qn_ref_kv_put(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, const float *k,
+                   const float *v)
+{
+    const qn_kv_layer *l = &kv->spec.layers[layer];
+    const qn_ref_place *p = &kv->place[layer];
+    qn_check(!qn_kv_quantized(l->k_codec) && !qn_kv_quantized(l->v_codec));
+    float *b = block_at(kv, l->group, block);
+    for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+        put_key(b + p->k + h * p->k_head, at, k + (size_t)h * l->d_k, l->d_k);
+        put_value(b + p->v + h * p->v_head, at, v + (size_t)h * l->d_v, l->d_v, p->v_ld);
+    }
+}

@@ -54,6 +54,22 @@ void qn_ref_state_copy(qn_kv *kv, uint32_t dst, uint32_t src)
     if (dst != src) memcpy(slot_at(kv, dst), slot_at(kv, src), kv->state_floats * sizeof(float));
 }
 
+void qn_ref_state_get(const qn_kv *kv, uint32_t layer, uint32_t slot, float *conv, float *s)
+{
+    const qn_state_layer *l = &kv->spec.layers[layer].state;
+    const float *from = state_of(kv, layer, slot);
+    memcpy(conv, from, conv_floats(l) * sizeof *conv);
+    qn_transpose_heads(s, from + conv_floats(l), l->n_heads, l->d_k, l->d_v);
+}
+
+void qn_ref_state_put(qn_kv *kv, uint32_t layer, uint32_t slot, const float *conv, const float *s)
+{
+    const qn_state_layer *l = &kv->spec.layers[layer].state;
+    float *to = state_of(kv, layer, slot);
+    memcpy(to, conv, conv_floats(l) * sizeof *conv);
+    qn_transpose_heads(to + conv_floats(l), s, l->n_heads, l->d_v, l->d_k);
+}
+
 /* ---- convolution ---- */
 
 typedef struct conv_job {

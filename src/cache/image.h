@@ -1,0 +1,39 @@
+/* image.h - what a sequence has stored, in host memory and in no device's layout.
+ *
+ * The bridge between pools and files: per layer the keys and values of the positions that are still
+ * needed, or the state of a recurrent layer, as float32. Full layers keep every position, windows
+ * the last ones.
+ * Ownership: an image owns its arrays. Threads: one at a time.
+ */
+#ifndef QN_CACHE_IMAGE_H
+#define QN_CACHE_IMAGE_H
+
+#include "compute/ops.h"
+
+struct qn_blocks; /* cache/blocks.h */
+struct qn_table;
+
+typedef struct qn_image_layer {
+    uint32_t first, n; /* positions [first, first + n); both 0: the layer has no keys and values */
+    float *k, *v;      /* [n, n_kv_heads * d_k], [n, n_kv_heads * d_v] */
+    float *conv, *s;   /* [conv_width, conv_channels], [n_heads, d_v, d_k]; NULL: not recurrent */
+} qn_image_layer;
+
+typedef struct qn_image {
+    uint32_t n_tokens, n_layers;
+    qn_image_layer *layers;
+} qn_image;
+
+/* Memory for a sequence of n_tokens under this spec, contents undefined. Errors: QN_NOMEM;
+ * QN_UNSUPPORTED (a layer with a quantized codec). */
+qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, qn_err *err);
+void qn_image_free(qn_image *img);
+
+/* Copy from the pools what the table and the state slot hold of the image's tokens, or back. The
+ * spec is the pools'; the table covers the image's positions (no failure). */
+void qn_image_save(qn_image *img, qn_device *dev, const qn_kv_spec *spec, const struct qn_blocks *b,
+                   const struct qn_table *t, uint32_t slot);
+void qn_image_load(const qn_image *img, qn_device *dev, const qn_kv_spec *spec, const struct qn_blocks *b,
+                   const struct qn_table *t, uint32_t slot);
+
+#endif

@@ -1,0 +1,464 @@
+/* mlx_cache.c - reading and writing mlx-lm's prompt cache files. */
+#include "cache/mlx_cache.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum cache_kind { KV_CACHE, ROTATING_CACHE, ARRAYS_CACHE } cache_kind;
+
+static const char *const class_names[] = {"KVCache", "RotatingKVCache", "ArraysCache"};
+
+enum { NAME_BYTES = 32 };
+
+/* ---- reading ---- */
+
+typedef struct reader {
+    const qn_shard *file;
+    const qn_kv_spec *spec;
+    bool old; /* the form before mlx-lm 0.32: numbers are in the metadata */
+    qn_image *img;
+} reader;
+
+static const char *meta_at(const reader *r, const char *kind, uint32_t layer)
+{
+    char key[NAME_BYTES];
+    snprintf(key, sizeof key, "%s.%u", kind, layer);
+    return qn_shard_meta(r->file, key);
+}
+
+static qn_code missing(uint32_t layer, const char *what, qn_err *err)
+{
+    return qn_err_set(err, QN_FORMAT, "cache file, layer %u: %s is missing or of another type",
+                      layer, what);
+}
+
+/* Number `i` of a layer's cache, as its tensor "L.i", or "0.L.i_old" of the metadata. */
+static qn_code read_number(const reader *r, uint32_t layer, uint32_t i, uint32_t i_old,
+                           uint32_t *out, qn_err *err)
+{
+    char name[NAME_BYTES];
+    int64_t v = -1;
+    if (r->old) {
+        snprintf(name, sizeof name, "0.%u.%u", layer, i_old);
+        const char *text = qn_shard_meta(r->file, name);
+        char *end = NULL;
+        if (text && *text >= '0' && *text <= '9') v = strtoll(text, &end, 10);
+        if (!end || *end) return missing(layer, name, err);
+    } else {
+        snprintf(name, sizeof name, "%u.%u", layer, i);
+        const qn_stored *t = qn_shard_find(r->file, name);
+        if (!t || t->bytes != qn_dtype_size(t->dtype) || t->rank > 1) return missing(layer, name, err);
+        int32_t narrow;
+        if (t->dtype == QN_I32) memcpy(&narrow, t->data, sizeof narrow), v = narrow;
+        else if (t->dtype == QN_I64) memcpy(&v, t->data, sizeof v);
+        else return missing(layer, name, err);
+    }
+    if (v < 0 || v > QN_MAX_CACHE_TOKENS) {
+        return qn_err_set(err, QN_LIMIT, "cache file: %s is %lld; at most %d is supported", name,
+                          (long long)v, QN_MAX_CACHE_TOKENS);
+    }
+    *out = (uint32_t)v;
+    return QN_OK;
+}
+
+/* Tensor `name` of a float type with these dimensions; dims[i] 0: any, and it is filled in. */
+static qn_code find_tensor(const reader *r, const char *name, uint32_t rank, uint64_t *dims,
+                           const qn_stored **out, qn_err *err)
+{
+    const qn_stored *t = qn_shard_find(r->file, name);
+    if (!t) return qn_err_set(err, QN_FORMAT, "cache file: no tensor \"%s\"", name);
+    bool fits = t->rank == rank && t->dtype <= QN_BF16;
+    for (uint32_t i = 0; fits && i < rank; i++) {
+        if (!dims[i]) dims[i] = t->dims[i];
+        fits = dims[i] == t->dims[i];
+    }
+    if (!fits) {
+        return qn_err_set(err, QN_INVALID,
+                          "cache file: tensor \"%s\" has another shape or type than this model's "
+                          "caches; the file was made for another model",
+                          name);
+    }
+    *out = t;
+    return QN_OK;
+}
+
+/* Which rows of a stored buffer hold which positions: row (first + i) % n has position
+ * n_tokens - n + i. */
+typedef struct ring {
+    uint32_t n, first;
+} ring;
+
+/* Copy positions of one tensor [1, H, S, D] into the image's rows [n, H*D]. */
+static void read_rows(float *dst, const qn_stored *t, const qn_image_layer *x, uint32_t n_tokens,
+                      ring at)
+{
+    size_t heads = t->dims[1], rows = t->dims[2], d = t->dims[3], size = qn_dtype_size(t->dtype);
+    for (uint32_t p = 0; p < x->n; p++) {
+        size_t row = (at.first + (x->first + p) - (n_tokens - at.n)) % at.n;
+        for (size_t h = 0; h < heads; h++) {
+            qn_widen(dst + (p * heads + h) * d, (const char *)t->data + (h * rows + row) * d * size,
+                     t->dtype, d);
+        }
+    }
+}
+
+static qn_code read_kv(reader *r, uint32_t layer, ring at, qn_err *err)
+{
+    const qn_kv_layer *l = &r->spec->layers[layer];
+    qn_image_layer *x = &r->img->layers[layer];
+    const qn_stored *k, *v;
+    char k_name[NAME_BYTES], v_name[NAME_BYTES];
+    snprintf(k_name, sizeof k_name, "%u.0", layer);
+    snprintf(v_name, sizeof v_name, "%u.1", layer);
+    uint64_t k_dims[4] = {1, l->n_kv_heads, 0, l->d_k};
+    qn_code rc = find_tensor(r, k_name, 4, k_dims, &k, err);
+    uint64_t v_dims[4] = {1, l->n_kv_heads, k_dims[2], l->d_v};
+    if (rc || (rc = find_tensor(r, v_name, 4, v_dims, &v, err))) return rc;
+    qn_check(at.n <= k_dims[2] && x->n <= at.n); /* read_length made sure */
+    read_rows(x->k, k, x, r->img->n_tokens, at);
+    read_rows(x->v, v, x, r->img->n_tokens, at);
+    return QN_OK;
+}
+
+/* The buffer of a rotating cache: in order of positions until it is full, then a ring. */
+static qn_code read_rotating(reader *r, uint32_t layer, qn_err *err)
+{
+    uint32_t offset, keep, max_size, idx;
+    char name[NAME_BYTES];
+    const qn_stored *k;
+    qn_code rc;
+    if ((rc = read_number(r, layer, 2, 2, &offset, err)) ||
+        (rc = read_number(r, layer, 3, 0, &keep, err)) ||
+        (rc = read_number(r, layer, 4, 1, &max_size, err)) ||
+        (rc = read_number(r, layer, 5, 3, &idx, err)))
+        return rc;
+    snprintf(name, sizeof name, "%u.0", layer);
+    uint64_t dims[4] = {1, 0, 0, 0};
+    if ((rc = find_tensor(r, name, 4, dims, &k, err))) return rc;
+    bool full = offset >= dims[2], turned = full && idx < dims[2];
+    if (full && offset > dims[2] && keep) {
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "not supported yet: a rotated cache that keeps its first %u tokens "
+                          "(layer %u)",
+                          keep, layer);
+    }
+    if (!dims[2] || idx > dims[2] || !offset)
+        return qn_err_set(err, QN_FORMAT, "cache file, layer %u: an empty or broken ring", layer);
+    ring at = {full ? (uint32_t)dims[2] : offset, turned ? idx : 0};
+    return read_kv(r, layer, at, err);
+}
+
+static qn_code read_arrays(reader *r, uint32_t layer, qn_err *err)
+{
+    const qn_state_layer *s = &r->spec->layers[layer].state;
+    const qn_stored *conv, *state;
+    char conv_name[NAME_BYTES], state_name[NAME_BYTES];
+    snprintf(conv_name, sizeof conv_name, "%u.0.0", layer);
+    snprintf(state_name, sizeof state_name, "%u.0.1", layer);
+    uint64_t conv_dims[3] = {1, s->conv_width, s->conv_channels};
+    uint64_t state_dims[4] = {1, s->n_heads, s->d_v, s->d_k};
+    qn_code rc = find_tensor(r, conv_name, 3, conv_dims, &conv, err);
+    if (rc || (rc = find_tensor(r, state_name, 4, state_dims, &state, err))) return rc;
+    qn_image_layer *x = &r->img->layers[layer];
+    qn_widen(x->conv, conv->data, conv->dtype, (size_t)s->conv_width * s->conv_channels);
+    qn_widen(x->s, state->data, state->dtype, (size_t)s->n_heads * s->d_v * s->d_k);
+    return QN_OK;
+}
+
+/* The class of a layer's cache. */
+static qn_code read_kind(const reader *r, uint32_t layer, cache_kind *out, qn_err *err)
+{
+    const char *name = meta_at(r, r->old ? "2" : "1", layer);
+    if (!name) return missing(layer, "the class of its cache", err);
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(name, class_names[i])) continue;
+        *out = (cache_kind)i;
+        const qn_kv_layer *l = &r->spec->layers[layer];
+        if ((i == ARRAYS_CACHE ? l->state.n_heads : l->n_kv_heads) > 0) return QN_OK;
+        return qn_err_set(err, QN_INVALID,
+                          "cache file: layer %u has a %s; the file was made for another model",
+                          layer, name);
+    }
+    return qn_err_set(err, QN_UNSUPPORTED, "not supported yet: cache files with a %.60s (layer %u)",
+                      name, layer);
+}
+
+/* Tokens in the layer's cache, no more than it can hold; 0: this kind does not say. */
+static qn_code read_length(const reader *r, uint32_t layer, cache_kind kind, uint32_t *n,
+                           qn_err *err)
+{
+    *n = 0;
+    if (kind == ARRAYS_CACHE) return QN_OK;
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%u.0", layer);
+    const qn_stored *k;
+    uint64_t dims[4] = {1, 0, 0, 0};
+    qn_code rc = find_tensor(r, name, 4, dims, &k, err);
+    if (rc) return rc;
+    if (dims[2] > QN_MAX_CACHE_TOKENS)
+        return qn_err_set(err, QN_LIMIT, "cache file: more than %d tokens", QN_MAX_CACHE_TOKENS);
+    if (kind == KV_CACHE && r->old) *n = (uint32_t)dims[2];
+    else if ((rc = read_number(r, layer, 2, 2, n, err))) return rc;
+    const qn_kv_group *g = &r->spec->groups[r->spec->layers[layer].group];
+    uint64_t need = g->rule == QN_KV_SLIDING && *n > g->window ? g->window : *n;
+    if (need <= dims[2]) return QN_OK;
+    return qn_err_set(err, QN_INVALID, "cache file: layer %u holds %llu positions, %llu are needed",
+                      layer, (unsigned long long)dims[2], (unsigned long long)need);
+}
+
+/* One kind for every layer of the model, and the number of tokens on which they must agree. */
+static qn_code read_outline(const reader *r, cache_kind *kinds, uint32_t *n_tokens, qn_err *err)
+{
+    *n_tokens = 0;
+    for (uint32_t i = 0; i < r->spec->n_layers; i++) {
+        uint32_t n;
+        qn_code rc = read_kind(r, i, &kinds[i], err);
+        if (rc || (rc = read_length(r, i, kinds[i], &n, err))) return rc;
+        if (!*n_tokens) *n_tokens = n;
+        if (kinds[i] != ARRAYS_CACHE && (!n || n != *n_tokens))
+            return qn_err_set(err, QN_FORMAT, "cache file: layer %u holds %u tokens, others %u", i,
+                              n, *n_tokens);
+    }
+    if (meta_at(r, r->old ? "2" : "1", r->spec->n_layers))
+        return qn_err_set(err, QN_INVALID,
+                          "cache file: more than the %u layers of this model; the file was made "
+                          "for another one",
+                          r->spec->n_layers);
+    if (*n_tokens) return QN_OK;
+    return qn_err_set(err, QN_UNSUPPORTED,
+                      "not supported yet: cache files of models without attention layers, which do "
+                      "not say how many tokens they hold");
+}
+
+qn_code qn_mlx_cache_parse(const qn_shard *file, const qn_kv_spec *spec, qn_image **out,
+                           qn_err *err)
+{
+    *out = NULL;
+    reader r = {.file = file, .spec = spec, .old = !qn_shard_meta(file, "1.0")};
+    cache_kind *kinds = calloc(spec->n_layers + 1u, sizeof *kinds);
+    if (!kinds) return qn_err_set(err, QN_NOMEM, "cache file: out of memory");
+    uint32_t n_tokens;
+    qn_code rc = read_outline(&r, kinds, &n_tokens, err);
+    if (!rc) rc = qn_image_new(&r.img, spec, n_tokens, err);
+    for (uint32_t i = 0; !rc && i < spec->n_layers; i++) {
+        if (kinds[i] == ARRAYS_CACHE) rc = read_arrays(&r, i, err);
+        else if (kinds[i] == ROTATING_CACHE) rc = read_rotating(&r, i, err);
+        else rc = read_kv(&r, i, (ring){n_tokens, 0}, err);
+    }
+    free(kinds);
+    if (rc) qn_image_free(r.img);
+    else *out = r.img;
+    return rc;
+}
+
+qn_code qn_mlx_cache_path(char *out, size_t cap, const char *name, qn_err *err)
+{
+    static const char suffix[] = ".safetensors";
+    size_t n = strlen(name), m = sizeof suffix - 1;
+    bool has = n >= m && !strcmp(name + n - m, suffix);
+    if (snprintf(out, cap, "%s%s", name, has ? "" : suffix) < (int)cap) return QN_OK;
+    return qn_err_set(err, QN_LIMIT, "the path of the cache file is too long");
+}
+
+qn_code qn_mlx_cache_model(const char *path, qn_buf *model, qn_err *err)
+{
+    qn_shard *file;
+    qn_code rc = qn_shard_open(&file, path, err);
+    if (rc) return rc;
+    const char *name = qn_shard_meta(file, "0.model");
+    if (!name) name = qn_shard_meta(file, "1.model");
+    if (name) qn_buf_puts(model, name);
+    qn_shard_close(file);
+    return model->failed ? qn_err_set(err, QN_NOMEM, "cache file: out of memory") : QN_OK;
+}
+
+qn_code qn_mlx_cache_read(const char *path, const qn_kv_spec *spec, qn_image **out, qn_err *err)
+{
+    *out = NULL;
+    qn_shard *file;
+    qn_code rc = qn_shard_open(&file, path, err);
+    if (rc) return rc;
+    rc = qn_mlx_cache_parse(file, spec, out, err);
+    qn_shard_close(file);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+typedef struct writer {
+    FILE *f;
+    const qn_image *img;
+    const qn_kv_spec *spec;
+    qn_dtype type;         /* of keys, values and convolution inputs */
+    json_t *header, *meta; /* meta is in header */
+    uint64_t at;           /* bytes planned */
+    uint32_t n_scalars;
+} writer;
+
+static qn_dtype type_of(qn_kv_codec c)
+{
+    return c.form == QN_KV_F16 ? QN_F16 : c.form == QN_KV_BF16 ? QN_BF16 : QN_F32;
+}
+
+static void put_meta(writer *w, const char *value, const char *fmt, uint32_t a, uint32_t b)
+{
+    char key[NAME_BYTES];
+    snprintf(key, sizeof key, fmt, a, b);
+    json_object_set_new(w->meta, key, json_string(value));
+}
+
+/* The next tensor in the file's order. */
+static void plan(writer *w, const char *name, qn_dtype t, uint32_t rank, const uint64_t *dims)
+{
+    json_t *shape = json_array();
+    uint64_t bytes = qn_dtype_size(t);
+    for (uint32_t i = 0; i < rank; i++) {
+        json_array_append_new(shape, json_integer((json_int_t)dims[i]));
+        bytes *= dims[i];
+    }
+    json_object_set_new(w->header, name,
+                        json_pack("{s:s, s:o, s:[I, I]}", "dtype", qn_dtype_name(t), "shape", shape,
+                                  "data_offsets", (json_int_t)w->at, (json_int_t)(w->at + bytes)));
+    w->at += bytes;
+}
+
+/* A number or None of a cache's state: a tensor, and its name in the list of those. */
+static void plan_scalar(writer *w, uint32_t layer, uint32_t i, bool none)
+{
+    char name[NAME_BYTES];
+    uint64_t empty = 0;
+    snprintf(name, sizeof name, "%u.%u", layer, i);
+    plan(w, name, none ? QN_F32 : QN_I32, none, &empty);
+    w->n_scalars++;
+    put_meta(w, name, "2.%u.%u", w->n_scalars, 0);
+    put_meta(w, none ? "none" : "scalar", "2.%u.%u", w->n_scalars, 1);
+}
+
+static cache_kind kind_of(const writer *w, uint32_t layer)
+{
+    const qn_kv_layer *l = &w->spec->layers[layer];
+    if (l->state.n_heads) return ARRAYS_CACHE;
+    return w->spec->groups[l->group].rule == QN_KV_SLIDING ? ROTATING_CACHE : KV_CACHE;
+}
+
+static void plan_layer(writer *w, uint32_t i)
+{
+    const qn_kv_layer *l = &w->spec->layers[i];
+    const qn_state_layer *s = &l->state;
+    cache_kind kind = kind_of(w, i);
+    bool arrays = kind == ARRAYS_CACHE;
+    uint64_t n = w->img->layers[i].n;
+    uint64_t conv[] = {1, s->conv_width, s->conv_channels}, k[] = {1, l->n_kv_heads, n, l->d_k},
+             state[] = {1, s->n_heads, s->d_v, s->d_k}, v[] = {1, l->n_kv_heads, n, l->d_v};
+    char a[NAME_BYTES], b[NAME_BYTES];
+    snprintf(a, sizeof a, arrays ? "%u.0.0" : "%u.0", i);
+    snprintf(b, sizeof b, arrays ? "%u.0.1" : "%u.1", i);
+    plan(w, a, w->type, arrays ? 3 : 4, arrays ? conv : k);
+    plan(w, b, arrays ? QN_F32 : w->type, 4, arrays ? state : v);
+    put_meta(w, class_names[kind], "1.%u", i, 0);
+    uint32_t first = arrays ? 1 : 2, end = arrays ? 3 : kind == ROTATING_CACHE ? 6 : 3;
+    for (uint32_t c = first; c < end; c++) plan_scalar(w, i, c, arrays);
+}
+
+/* n floats as the file's type. */
+static void put_floats(writer *w, const float *x, qn_dtype t, size_t n)
+{
+    char chunk[4096];
+    size_t size = qn_dtype_size(t), most = sizeof chunk / size;
+    for (size_t i = 0; i < n; i += most) {
+        size_t m = n - i < most ? n - i : most;
+        qn_narrow(chunk, t, x + i, m);
+        fwrite(chunk, size, m, w->f);
+    }
+}
+
+static void put_rows(writer *w, const float *x, uint32_t n, uint32_t heads, uint32_t d)
+{
+    for (uint32_t h = 0; h < heads; h++) {
+        for (uint32_t p = 0; p < n; p++)
+            put_floats(w, x + ((size_t)p * heads + h) * d, w->type, d);
+    }
+}
+
+static void put_layer(writer *w, uint32_t i)
+{
+    const qn_kv_layer *l = &w->spec->layers[i];
+    const qn_state_layer *s = &l->state;
+    const qn_image_layer *x = &w->img->layers[i];
+    if (kind_of(w, i) == ARRAYS_CACHE) {
+        put_floats(w, x->conv, w->type, (size_t)s->conv_width * s->conv_channels);
+        put_floats(w, x->s, QN_F32, (size_t)s->n_heads * s->d_v * s->d_k);
+        return;
+    }
+    put_rows(w, x->k, x->n, l->n_kv_heads, l->d_k);
+    put_rows(w, x->v, x->n, l->n_kv_heads, l->d_v);
+    /* offset; of a rotating cache also keep, max_size and the next row to write */
+    int32_t numbers[] = {(int32_t)w->img->n_tokens, 0, (int32_t)w->spec->groups[l->group].window,
+                         (int32_t)x->n};
+    fwrite(numbers, sizeof *numbers, kind_of(w, i) == ROTATING_CACHE ? 4 : 1, w->f);
+}
+
+static qn_code put_all(writer *w, qn_err *err)
+{
+    char *text = json_dumps(w->header, JSON_COMPACT);
+    if (!text) return qn_err_set(err, QN_NOMEM, "cache file: out of memory");
+    size_t len = strlen(text), pad = (8 - len % 8) % 8;
+    uint8_t le[8];
+    for (int i = 0; i < 8; i++) le[i] = (uint8_t)((uint64_t)(len + pad) >> 8 * i);
+    fwrite(le, 1, sizeof le, w->f);
+    fwrite(text, 1, len, w->f);
+    fwrite("        ", 1, pad, w->f);
+    free(text);
+    for (uint32_t i = 0; i < w->spec->n_layers; i++) put_layer(w, i);
+    return QN_OK;
+}
+
+static qn_code open_writer(writer *w, const char *model, const char *tokenizer_config, qn_err *err)
+{
+    for (uint32_t i = 0; i < w->spec->n_layers; i++) {
+        const qn_kv_layer *l = &w->spec->layers[i];
+        if (!l->n_kv_heads && !l->state.n_heads)
+            return qn_err_set(err, QN_UNSUPPORTED,
+                              "not supported yet: cache files of models whose layer %u keeps nothing",
+                              i);
+        if (l->n_kv_heads) w->type = type_of(l->k_codec);
+    }
+    w->header = json_object();
+    w->meta = json_object();
+    json_object_set_new(w->header, "__metadata__", w->meta);
+    json_object_set_new(w->meta, "0.model", json_string(model));
+    json_object_set_new(w->meta, "0.tokenizer_config", json_string(tokenizer_config));
+    put_meta(w, "", "2.%u", 0, 0);
+    for (uint32_t i = 0; i < w->spec->n_layers; i++) plan_layer(w, i);
+    return QN_OK;
+}
+
+static qn_code write_to(writer *w, const char *tmp, const char *path, qn_err *err)
+{
+    w->f = fopen(tmp, "wb");
+    if (!w->f) return qn_err_set(err, QN_IO, "cannot write %s: %m", tmp);
+    qn_code rc = put_all(w, err);
+    bool bad = ferror(w->f) || fflush(w->f) || fsync(fileno(w->f));
+    if ((fclose(w->f) || bad) && !rc) rc = qn_err_set(err, QN_IO, "cannot write %s: %m", tmp);
+    if (!rc && rename(tmp, path))
+        rc = qn_err_set(err, QN_IO, "cannot rename %s to %s: %m", tmp, path);
+    if (rc) unlink(tmp);
+    return rc;
+}
+
+qn_code qn_mlx_cache_write(const char *path, const qn_image *img, const qn_kv_spec *spec,
+                           const char *model, const char *tokenizer_config, qn_err *err)
+{
+    char tmp[PATH_MAX];
+    if (snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid()) >= (int)sizeof tmp)
+        return qn_err_set(err, QN_LIMIT, "the path of the cache file is too long");
+    writer w = {.img = img, .spec = spec};
+    qn_code rc = open_writer(&w, model, tokenizer_config, err);
+    if (!rc) rc = write_to(&w, tmp, path, err);
+    json_decref(w.header);
+    return rc;
+}
