@@ -59,15 +59,8 @@ static bool ask_schema(qn_buf *words, const json_t *v, const char *field, qn_htt
         qn_tool_write_args(words, inner);
     }
     json_decref(inner);
-    return ok || wrong(e, field, "object (a JSON schema)");
-}
-
-static bool refuse_strict(const json_t *holder, const char *field, qn_http_error *e)
-{
-    if (!json_is_true(json_object_get(holder, "strict"))) return true;
-    return qn_fail_with(e, 400, "invalid_request_error", "unsupported_schema", field,
-                        "%s: strict schemas are not supported yet, because there is no grammar "
-                        "engine; send strict: false to have the schema asked for in words", field);
+    return ok || qn_fail_with(e, 400, "invalid_request_error", "unsupported_schema", field,
+                              "%s: the schema must be of type object (a JSON schema)", field);
 }
 
 static bool ask_json_object(qn_buf *words, const json_t *schema, const char *field,
@@ -97,7 +90,7 @@ static bool ask_response_format(qn_buf *words, const json_t *v, qn_http_error *e
     if (!json_is_object(inner)) inner = v;
     const json_t *schema = qn_json_get(inner, "schema");
     if (!schema) return qn_fail_field(e, field, "response_format: the schema is missing");
-    return refuse_strict(inner, field, e) && ask_schema(words, schema, field, e);
+    return ask_schema(words, schema, field, e);
 }
 
 /* vLLM's form has one of its own keys and none that a schema begins with. */

@@ -9,6 +9,7 @@ import os
 import subprocess
 
 import httpx
+import pydantic
 import pytest
 
 from conftest import SCRIPTED_BIN, Server
@@ -461,10 +462,12 @@ def test_structured_output_is_asked_for(http, fields, words):
     assert reply.json()["usage"]["prompt_tokens"] == 2
 
 
-def test_strict_schemas_are_refused(http):
-    strict = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
-    reply = http.post(CHAT, json=ask("x", response_format=strict))
-    assert reply.status_code == 400 and reply.json()["error"]["code"] == "unsupported_schema"
+def test_schemas_that_are_none(http):
+    for schema in (7, [], "{", None):
+        strict = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+        reply = http.post(CHAT, json=ask("x", response_format=strict))
+        assert reply.status_code == 400 and reply.json()["error"]["param"] == "response_format"
+        assert reply.json()["error"]["code"] == (None if schema is None else "unsupported_schema")
     assert http.post(CHAT, json=ask("x", response_format={"type": "text"})).headers.get("warning") is None
 
 
@@ -480,6 +483,26 @@ def test_client_stream_helper(scripted):
     message = final.choices[0].message
     assert message.content == "look" and final.choices[0].finish_reason == "tool_calls"
     assert message.tool_calls[0].function.name == "f" and json.loads(message.tool_calls[0].function.arguments) == {"s": "x"}
+
+
+class Place(pydantic.BaseModel):
+    city: str
+    inhabitants: int
+
+
+def test_client_parses(scripted):
+    """parse() sends strict: true, always: the schema is asked for in words, and a Warning says so."""
+    client = scripted.client()
+    body = ask('<think>hm</think>{"city": "Paris", "inhabitants": 2}', model="any", response_format=Place)
+    place = Place(city="Paris", inhabitants=2)
+    raw = client.chat.completions.with_raw_response.parse(**body)
+    assert raw.headers["warning"].startswith("grammar not enforced")
+    message = raw.parse().choices[0].message
+    assert message.parsed == place and message.reasoning == "hm"
+    with client.chat.completions.stream(**body) as stream:
+        assert stream.until_done().get_final_completion().choices[0].message.parsed == place
+    with pytest.raises(pydantic.ValidationError):
+        client.chat.completions.parse(**ask('{"city": "Paris"}', model="any", response_format=Place))
 
 
 def test_tools_loop(scripted):

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from sse import check_model, events
 
@@ -195,8 +195,23 @@ def test_schema_is_asked_for_in_words(http):
     reply = http.post("/v1/responses", json=body("{}", text={"format": schema}))
     assert reply.status_code == 200 and "grammar not enforced" in reply.headers["warning"]
     check_model(RESPONSE, reply.json())
-    strict = http.post("/v1/responses", json=body("{}", text={"format": {**schema, "strict": True}}))
-    assert strict.status_code == 400 and strict.json()["error"]["code"] == "unsupported_schema"
+    none = http.post("/v1/responses", json=body("{}", text={"format": {**schema, "schema": 7, "strict": True}}))
+    assert none.status_code == 400 and none.json()["error"]["code"] == "unsupported_schema"
+
+
+class Place(BaseModel):
+    city: str
+
+
+def test_client_parses(scripted):
+    """parse() and the stream helper send strict: true, always."""
+    client = scripted.client()
+    request = body('<think>hm</think>{"city": "Paris"}', text_format=Place)
+    raw = client.responses.with_raw_response.parse(**request)
+    assert raw.headers["warning"].startswith("grammar not enforced")
+    assert raw.parse().output_parsed == Place(city="Paris")
+    with client.responses.stream(**request) as stream:
+        assert stream.until_done().get_final_response().output_parsed == Place(city="Paris")
 
 
 # ---- the store ----

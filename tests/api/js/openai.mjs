@@ -49,11 +49,10 @@ const runner = client.chat.completions.runTools({
 assert.equal(await runner.finalContent(), "It rains.");
 assert.deepEqual(asked, ["Paris"]);
 
-// structured output: asked for in words, and refused where it would have to be enforced
+// structured output: asked for in words
 const format = zodResponseFormat(z.object({ city: z.string(), inhabitants: z.number() }), "place");
 const place = { model, messages: user('{"city": "Paris", "inhabitants": 2}'), response_format: format };
-await assert.rejects(client.chat.completions.parse(place), { status: 400, code: "unsupported_schema" });
-format.json_schema.strict = false;
+assert.equal(format.json_schema.strict, true);
 const parsed = await client.chat.completions.parse(place);
 assert.deepEqual(parsed.choices[0].message.parsed, { city: "Paris", inhabitants: 2 });
 
