@@ -103,7 +103,7 @@ static bool open_rig(rig *g, const setup *s)
         assert_int_equal(err.code, QN_UNSUPPORTED);
         return false;
     }
-    qn_kv_layer layers[3] = {{.n_kv_heads = 1, .d_k = 16, .d_v = 16, .k_codec = {QN_KV_F16}},
+    qn_kv_layer layers[3] = {{.n_kv_heads = 1, .d_k = 16, .d_v = 16, .k_codec = {.form = QN_KV_F16}},
                              {.n_kv_heads = s->n_kv_heads, .d_k = s->d_k, .d_v = s->d_v,
                               .k_codec = s->k_codec, .v_codec = s->v_codec},
                              {.n_kv_heads = 2, .d_k = 32, .d_v = 16, .k_codec = codecs[6]}};

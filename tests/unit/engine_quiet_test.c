@@ -180,9 +180,9 @@ static void check_real(const char *family, const char *device)
     char path[256], dir[] = "/tmp/quern-quiet-XXXXXX";
     json_error_t je;
     qn_err err = {0};
-    qn_folder *folder;
-    qn_device *dev;
-    qn_model *m;
+    qn_folder *folder = NULL;
+    qn_device *dev = NULL;
+    qn_model *m = NULL;
     snprintf(path, sizeof path, "%s/golden/models/%s.json", QN_TEST_DIR, family);
     json_t *data = json_load_file(path, 0, &je);
     assert_non_null(data);
