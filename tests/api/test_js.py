@@ -37,7 +37,8 @@ def test_pi(node, scripted, tmp_path):
     """The agent reads a file with its own tool and answers."""
     (tmp_path / "note.txt").write_text("the sky is green\n")
     call = json.dumps({"name": "read", "arguments": {"path": str(tmp_path / "note.txt")}})
-    prompt = f"<|say|><think>I look.</think><tool_call>{call}</tool_call><|said|><|say|>It is green.<|said|>"
+    # The agent asks for thinking, so that the prompt ends inside a block.
+    prompt = f"<|say|>I look.</think><tool_call>{call}</tool_call><|said|><|say|></think>It is green.<|said|>"
     events = pi(node, scripted.url, tmp_path, prompt)
     ends = [e["message"] for e in events if e["type"] == "message_end"]
     assert [m["role"] for m in ends] == ["user", "assistant", "toolResult", "assistant"], ends
@@ -45,7 +46,7 @@ def test_pi(node, scripted, tmp_path):
     assert "the sky is green" in texts(ends[2])
     assert texts(ends[3]) == "It is green." and ends[3]["stopReason"] == "stop"
     usage = ends[3]["usage"]
-    assert usage["cacheRead"] > 0 and usage["output"] == len("It is green.") + 1
+    assert usage["cacheRead"] > 0 and usage["output"] == len("It is green.") + 2
 
 
 def test_pi_real_model(node, server, tmp_path):

@@ -63,8 +63,8 @@ def test_server(named, need_model):
 def test_errors(named):
     assert named("mlx_lm.lora", "--train")[0] == 2
     assert "not supported yet: mlx_lm.lora" in named("mlx_lm.lora")[2]
-    status, _, err = named("mlx_lm.generate", "--kv-b", "4", "--prompt", "x")
-    assert status == 2 and "--kv-bits" in err
+    status, _, err = named("mlx_lm.generate", "--draft-m", "small", "--prompt", "x")
+    assert status == 2 and "not supported yet" in err and "--draft-model" in err
     status, _, err = named("mlx_lm.generate", "--max", "4")
     assert status == 2 and "ambiguous" in err and "--max-tokens" in err
     assert named("mlx_lm.generate", "--help")[0] == 0
