@@ -74,7 +74,7 @@ typedef struct quern_options {
 
 typedef enum quern_event_kind {
     QUERN_TEXT = 1, /* a token of the reply and the text that is certain with it, perhaps none */
-    QUERN_PROGRESS, /* a piece of the prompt is computed */
+    QUERN_PROGRESS, /* the request begins to run, or a piece of the prompt is computed */
     QUERN_DONE,     /* the last one, exactly once */
     QUERN_PROMPT    /* a token of the prompt, before the reply's */
 } quern_event_kind;

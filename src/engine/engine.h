@@ -105,17 +105,18 @@ typedef enum qn_event_kind {
     QN_EV_PROGRESS = 1,
     QN_EV_TOKEN,
     QN_EV_DONE,
-    QN_EV_PROMPT /* a prompt token's log-probability, in order, before the reply's tokens */
+    QN_EV_PROMPT,  /* a prompt token's log-probability, in order, before the reply's tokens */
+    QN_EV_ADMITTED /* the row runs: once, before all others but a DONE of one that never ran */
 } qn_event_kind;
 
 typedef struct qn_event {
     qn_event_kind kind;
-    uint32_t done, total;  /* PROGRESS: prompt tokens computed, of how many */
+    uint32_t done, total;  /* ADMITTED, PROGRESS: prompt tokens computed, of how many */
     uint32_t index;        /* TOKEN: 0, 1, ...; PROMPT: position, from 1 */
     bool is_eos;           /* TOKEN: the end-of-text token itself; it has no text */
     qn_sample sample;      /* TOKEN, PROMPT (there always with the token's logprob) */
     qn_finish finish;      /* DONE, always the last event, exactly once */
-    qn_gen_stats stats;    /* DONE; PROGRESS: prompt_tokens and cached_tokens */
+    qn_gen_stats stats;    /* DONE; ADMITTED, PROGRESS: prompt_tokens and cached_tokens */
     qn_err err;            /* DONE with QN_FINISH_ERROR; with QN_FINISH_CANCELLED if the engine
                               itself cancelled */
 } qn_event;

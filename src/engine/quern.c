@@ -249,6 +249,7 @@ int quern_next(quern_gen *g, quern_event *ev, int timeout_ms)
     *ev = (quern_event){.kind = QUERN_TEXT};
     qn_buf_clear(&g->text);
     switch (in.kind) {
+    case QN_EV_ADMITTED:
     case QN_EV_PROGRESS:
         ev->kind = QUERN_PROGRESS;
         ev->done = in.done;

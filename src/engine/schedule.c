@@ -56,6 +56,10 @@ void qn_engine_admit(qn_engine *e)
         double ready_ms = g->trace ? qn_now_ms() : 0;
         qn_engine_start_row(e, g);
         if (g->trace && !again) trace_admission(g, ready_ms);
+        if (!again) {
+            qn_gen_emit(g, &(qn_event){.kind = QN_EV_ADMITTED, .done = g->computed,
+                                       .total = g->n_prompt, .stats = g->stats});
+        }
         e->rows[e->n_rows] = g;
         atomic_fetch_add(&e->n_rows, 1);
     }

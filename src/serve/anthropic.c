@@ -153,12 +153,12 @@ static void send_event(qn_exchange *x, json_t *event)
     x->gen.at.last_event_ms = qn_now_ms();
 }
 
-static void begin(qn_exchange *x)
+static void admitted(qn_exchange *x)
 {
     json_t *m = message_head(x, json_array());
     json_object_set_new(m, "stop_reason", json_null());
     json_object_set_new(m, "stop_sequence", json_null());
-    json_object_set_new(m, "usage", usage(x, 0, 0));
+    json_object_set_new(m, "usage", usage(x, x->gen.stats.cached_tokens, 0));
     send_event(x, json_pack("{s:s, s:o}", "type", "message_start", "message", m));
 }
 
@@ -267,6 +267,6 @@ static void stream_error(qn_exchange *x)
 }
 
 const qn_protocol qn_anthropic_messages = {
-    .prompt_param = "messages", .prepare = prepare, .begin = begin, .piece = piece, .end = end,
+    .prompt_param = "messages", .prepare = prepare, .admitted = admitted, .piece = piece, .end = end,
     .reply = reply, .stream_error = stream_error, .remind = remind,
 };

@@ -39,7 +39,8 @@ typedef struct qn_protocol {
     const char *prompt_param; /* the field that a too long prompt is blamed on */
     /* Read x->gen.body into fields and prompt ids. Returns false with *e filled. */
     bool (*prepare)(qn_exchange *x, qn_http_error *e);
-    void (*begin)(qn_exchange *x);                      /* stream: the first frames */
+    void (*begin)(qn_exchange *x);    /* stream: the frames before admission; NULL: none */
+    void (*admitted)(qn_exchange *x); /* stream: cached tokens are known; NULL: does not matter */
     void (*piece)(qn_exchange *x, const qn_piece *p);   /* stream: text became certain */
     void (*end)(qn_exchange *x, const qn_piece *rest);  /* stream: the last frames */
     void (*reply)(qn_exchange *x);                      /* not streamed: the whole body */
@@ -100,7 +101,7 @@ typedef struct qn_generation {
     char id[48];          /* "chatcmpl-..." */
     int64_t created;      /* seconds since 1970 */
     const char *finish;   /* finish_reason once known: stop, length, tool_calls, error */
-    qn_gen_stats stats;   /* once done */
+    qn_gen_stats stats;   /* once done; from admission: prompt_tokens and cached_tokens */
     qn_sample *prompt_samples; /* [prompt.len] in the arena, for echo with logprobs; else NULL */
     bool echoed;          /* the prompt went out */
     size_t n_chars_out;   /* characters of the reply behind the last logprobs */

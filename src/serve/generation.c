@@ -123,7 +123,7 @@ static void prepare_one(qn_exchange *x)
     } else if (ok) {
         x->phase = QN_PHASE_RUN;
         x->stream = x->gen.fields.stream;
-        if (x->stream) x->route->protocol->begin(x);
+        if (x->stream && x->route->protocol->begin) x->route->protocol->begin(x);
         x->last_out_ms = qn_now_ms();
         if (x->gone) qn_gen_cancel(x->gen.handle);
     } else {
@@ -266,12 +266,21 @@ static void show_progress(qn_exchange *x, const qn_event *ev)
     else qn_sse_comment(&x->out, "keepalive %u/%u", ev->done, ev->total);
 }
 
+static void take_admission(qn_exchange *x, const qn_event *ev)
+{
+    const qn_protocol *p = x->route->protocol;
+    x->gen.stats = ev->stats;
+    if (x->stream && p->admitted) p->admitted(x);
+    else if (x->stream) show_progress(x, ev);
+}
+
 static void take_events(qn_exchange *x)
 {
     qn_event ev;
     size_t before = x->out.len;
     while (x->phase == QN_PHASE_RUN && qn_gen_next(x->gen.handle, &ev)) {
         switch (ev.kind) {
+        case QN_EV_ADMITTED: take_admission(x, &ev); break;
         case QN_EV_PROGRESS:
             if (x->stream) show_progress(x, &ev);
             break;

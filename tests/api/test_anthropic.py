@@ -36,6 +36,8 @@ def body(*replies, **kwargs):
 
 def rebuild(stream):
     """The message that a stream's events add up to, with every rule of their order checked."""
+    while stream[0][0] == "ping":
+        stream = stream[1:]
     names = [name for name, _ in stream]
     assert names[0] == "message_start" and names[-2:] == ["message_delta", "message_stop"]
     message, open_block = stream[0][1]["message"], None
@@ -278,6 +280,33 @@ def test_pings_while_silent(start_scripted):
         stream = events(c, "/v1/messages", body("abc"))
     assert ("ping", {"type": "ping"}) in stream
     assert rebuild(stream)["content"][0]["text"] == "abc"
+
+
+def test_start_counts_what_the_cache_gave(http):
+    request = body("hello", system="A system prompt that is only this test's. " * 8)
+    counts = []
+    for _ in range(2):
+        stream = events(http, "/v1/messages", request)
+        first = next(e for name, e in stream if name == "message_start")["message"]["usage"]
+        last = next(e for name, e in stream if name == "message_delta")["usage"]
+        assert first["output_tokens"] == 0 and {**first, "output_tokens": last["output_tokens"]} == last
+        counts.append(first)
+    (a, b) = counts
+    assert b["cache_read_input_tokens"] > 300 and a["input_tokens"] > b["input_tokens"] > 0
+    assert sum(a.values()) == sum(b.values())
+
+
+def test_silence_before_admission(start_scripted):
+    """With one row at work the next request waits: pings, then a start, and the client follows."""
+    one = start_scripted("--step-us", "20000", "--ping-ms", "100", "--batch", "1")
+    with httpx.Client(base_url=one.url, timeout=60) as c, c.stream("POST", "/v1/messages", json={
+            **body("x" * 60), "stream": True}) as busy:
+        lines = busy.iter_lines()
+        assert next(lines) == "event: message_start"
+        stream = events(c, "/v1/messages", body("abc"))
+        assert stream[0] == ("ping", {"type": "ping"}) and rebuild(stream)["content"][0]["text"] == "abc"
+        with one.anthropic().messages.stream(**body("abc")) as helped:
+            assert helped.get_final_text() == "abc"
 
 
 # ---- the real model ----
