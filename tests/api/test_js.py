@@ -8,7 +8,7 @@ import pytest
 from conftest import JS_FOLDER
 
 
-def run(node, *argv, timeout=60, **env):
+def run(node, *argv, timeout=300, **env):
     done = subprocess.run([node, *argv], cwd=JS_FOLDER, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=timeout, check=False, env=dict(os.environ, **env))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
