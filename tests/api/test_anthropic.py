@@ -302,7 +302,7 @@ def test_silence_before_admission(start_scripted):
     with httpx.Client(base_url=one.url, timeout=60) as c, c.stream("POST", "/v1/messages", json={
             **body("x" * 60), "stream": True}) as busy:
         lines = busy.iter_lines()
-        assert next(lines) == "event: message_start"
+        assert "event: message_start" in lines  # reads up to it; pings may come before
         stream = events(c, "/v1/messages", body("abc"))
         assert stream[0] == ("ping", {"type": "ping"}) and rebuild(stream)["content"][0]["text"] == "abc"
         with one.anthropic().messages.stream(**body("abc")) as helped:
