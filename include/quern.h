@@ -147,7 +147,7 @@ QUERN_API quern_gen *quern_start_ids(quern_model *m, const uint32_t *ids, size_t
 QUERN_API int quern_next(quern_gen *g, quern_event *ev, int timeout_ms);
 
 /* Called for every event of quern_generate; another value than 0 ends the generation as if a stop
- * string were met. It may start other generations, of this model too. */
+ * string were met: only DONE follows. It may start other generations, of this model too. */
 typedef int (*quern_event_fn)(void *user, const quern_event *ev);
 
 /* The same with a callback: start, call fn for every event up to DONE, free. fn runs in the calling

@@ -245,7 +245,9 @@ static void take_token(quern_gen *g, const qn_event *in, quern_event *out)
 int quern_next(quern_gen *g, quern_event *ev, int timeout_ms)
 {
     qn_event in;
-    if (g->done || !qn_gen_wait(g->gen, &in, timeout_ms)) return 0;
+    do { /* how far the engine ran on behind the reply's end is nobody's business */
+        if (g->done || !qn_gen_wait(g->gen, &in, timeout_ms)) return 0;
+    } while (g->halted && in.kind != QN_EV_DONE);
     *ev = (quern_event){.kind = QUERN_TEXT};
     qn_buf_clear(&g->text);
     switch (in.kind) {
@@ -275,7 +277,7 @@ int quern_generate(quern_model *m, const char *prompt, const quern_options *o, q
     quern_event ev = {0};
     while (quern_next(g, &ev, -1)) {
         if (!fn(user, &ev) || g->halted) continue;
-        g->halted = true; /* what comes after is not shown */
+        g->halted = true;
         qn_gen_stop(g->gen);
     }
     if (ev.finish == QUERN_ERROR) tell(err, err_bytes, &g->err);

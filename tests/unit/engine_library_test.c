@@ -152,7 +152,7 @@ static void test_poll_and_callback(void **state)
     c.halt_after = 5;
     assert_int_equal(quern_generate(model, "The sea", &o, take, &c, err, sizeof err), 0);
     assert_int_equal(c.done.finish, QUERN_STOP);
-    assert_true(c.n_tokens >= 5 && c.n_tokens < 30);
+    assert_int_equal(c.n_tokens, 5);
     assert_memory_equal(a.text, c.text, c.n_text);
 }
 
