@@ -34,16 +34,9 @@ static bool prepare(qn_exchange *x, qn_http_error *e)
 
 json_t *qn_anthropic_count_tokens(qn_exchange *x, qn_http_error *e)
 {
-    json_t *chat, *j = NULL;
-    qn_ids ids = {0};
+    json_t *chat;
     if (!chat_form(x, &chat, e)) return NULL;
-    if (qn_chat_prompt_ids(x->server, chat, &ids, e)) {
-        j = json_pack("{s:I}", "input_tokens", (json_int_t)ids.len);
-        if (!j) qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
-    }
-    qn_ids_release(&ids);
-    json_decref(chat);
-    return j;
+    return qn_chat_count(x->server, chat, NULL, e);
 }
 
 /* ---- the message ---- */

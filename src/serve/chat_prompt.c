@@ -210,6 +210,20 @@ bool qn_chat_prompt_ids(const qn_server *s, json_t *body, qn_ids *ids, qn_http_e
     return ok;
 }
 
+json_t *qn_chat_count(const qn_server *s, json_t *body, const char *object, qn_http_error *e)
+{
+    json_t *j = NULL;
+    qn_ids ids = {0};
+    if (qn_chat_prompt_ids(s, body, &ids, e)) {
+        j = json_pack("{s:I}", "input_tokens", (json_int_t)ids.len);
+        if (object) json_object_set_new(j, "object", json_string(object));
+        if (!j) qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
+    }
+    qn_ids_release(&ids);
+    json_decref(body);
+    return j;
+}
+
 /* ---- the reply's form ---- */
 
 static uint32_t token_id(const form *f, const char *text)

@@ -58,8 +58,8 @@ typedef struct qn_route {
     const char *method;
     const char *path;                 /* ends in "/" when the rest of the path is an argument */
     void (*handle)(qn_exchange *x);   /* replies at once, in the connection thread */
-    /* Replies from the parsed body, in the preparing thread: the tree for a 200, or NULL with *e
-     * filled. */
+    /* Replies in the preparing thread, a POST from its parsed body: the tree for a 200, or NULL
+     * with *e filled. */
     json_t *(*answer)(qn_exchange *x, qn_http_error *e);
     const qn_protocol *protocol;      /* of a generation */
     bool open;                        /* needs no key */
@@ -254,9 +254,9 @@ json_t *qn_anthropic_error(const qn_http_error *e, const char *request_id);
 json_t *qn_anthropic_count_tokens(qn_exchange *x, qn_http_error *e);
 json_t *qn_responses_count_tokens(qn_exchange *x, qn_http_error *e);
 
-/* Stored responses (no failure). */
-void qn_responses_get(qn_exchange *x);
-void qn_responses_delete(qn_exchange *x);
+/* Stored responses. The store may wait for its disk. Errors: 404. */
+json_t *qn_responses_get(qn_exchange *x, qn_http_error *e);
+json_t *qn_responses_delete(qn_exchange *x, qn_http_error *e);
 
 /* ---- pages ---- */
 

@@ -93,10 +93,12 @@ static void log_body(const qn_exchange *x)
 static bool prepare(qn_exchange *x, json_t **answer, qn_http_error *e)
 {
     qn_err err = {0};
-    if (qn_json_parse(&x->gen.body, x->body.data, x->body.len, &err)) {
-        return qn_fail_err(e, &err, NULL);
+    if (!strcmp(x->route->method, "POST")) {
+        if (qn_json_parse(&x->gen.body, x->body.data, x->body.len, &err)) {
+            return qn_fail_err(e, &err, NULL);
+        }
+        if (qn_log_enabled(QN_DEBUG_LINE)) log_body(x);
     }
-    if (qn_log_enabled(QN_DEBUG_LINE)) log_body(x);
     qn_buf_release(&x->body);
     if (x->route->answer) {
         *answer = x->route->answer(x, e);

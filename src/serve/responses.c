@@ -94,17 +94,9 @@ static bool prepare(qn_exchange *x, qn_http_error *e)
 
 json_t *qn_responses_count_tokens(qn_exchange *x, qn_http_error *e)
 {
-    json_t *chat, *j = NULL;
-    qn_ids ids = {0};
+    json_t *chat;
     if (!chat_form(x, &chat, e)) return NULL;
-    if (qn_chat_prompt_ids(x->server, chat, &ids, e)) {
-        j = json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
-                      (json_int_t)ids.len);
-        if (!j) qn_fail_with(e, 500, "server_error", NULL, NULL, "out of memory");
-    }
-    qn_ids_release(&ids);
-    json_decref(chat);
-    return j;
+    return qn_chat_count(x->server, chat, "response.input_tokens", e);
 }
 
 /* ---- items ---- */
@@ -513,31 +505,24 @@ const qn_protocol qn_responses = {
 
 /* ---- stored responses ---- */
 
-static void reply_not_found(qn_exchange *x)
+static json_t *not_found(const qn_exchange *x, qn_http_error *e)
 {
-    qn_fail_with(&x->error, 404, "invalid_request_error", NULL, "response_id",
+    qn_fail_with(e, 404, "invalid_request_error", NULL, "response_id",
                  "there is no stored response %.64s", x->tail);
-    qn_exchange_reply_error(x);
+    return NULL;
 }
 
-void qn_responses_get(qn_exchange *x)
+json_t *qn_responses_get(qn_exchange *x, qn_http_error *e)
 {
     json_t *response;
     qn_response_store *s = x->server->responses;
-    if (s && qn_response_store_get(s, x->tail, qn_wall_ms(), &response, NULL)) {
-        qn_exchange_reply(x, 200, response);
-    } else {
-        reply_not_found(x);
-    }
+    bool found = s && qn_response_store_get(s, x->tail, qn_wall_ms(), &response, NULL);
+    return found ? response : not_found(x, e);
 }
 
-void qn_responses_delete(qn_exchange *x)
+json_t *qn_responses_delete(qn_exchange *x, qn_http_error *e)
 {
     qn_response_store *s = x->server->responses;
-    if (s && qn_response_store_delete(s, x->tail, qn_wall_ms())) {
-        qn_exchange_reply(x, 200, json_pack("{s:s, s:s, s:b}", "id", x->tail, "object", "response",
-                                            "deleted", 1));
-    } else {
-        reply_not_found(x);
-    }
+    if (!s || !qn_response_store_delete(s, x->tail, qn_wall_ms())) return not_found(x, e);
+    return json_pack("{s:s, s:s, s:b}", "id", x->tail, "object", "response", "deleted", 1);
 }
