@@ -480,8 +480,6 @@ void qn_args_free(qn_args *args)
 
 /* ---- reading ---- */
 
-const qn_verb *qn_args_verb(const qn_args *args) { return args->verb; }
-
 bool qn_args_wants_help(const qn_args *args) { return args->wants_help; }
 
 const char *qn_arg_pos(const qn_args *args, size_t i)

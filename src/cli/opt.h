@@ -87,8 +87,7 @@ qn_code qn_args_parse(qn_args **out, const qn_verb *verb, int argc, char **argv,
 /* NULL is allowed (no failure). */
 void qn_args_free(qn_args *args);
 
-/* The verb these arguments belong to; whether help was asked for (no failure). */
-const qn_verb *qn_args_verb(const qn_args *args);
+/* Whether help was asked for (no failure). */
 bool qn_args_wants_help(const qn_args *args);
 
 /* The i-th positional, or NULL (no failure). */

@@ -174,11 +174,6 @@ void qn_sampler_free(qn_sampler *s)
     free(s);
 }
 
-uint64_t qn_sampler_seed(const qn_sampler *s)
-{
-    return s->seed;
-}
-
 /* ---- processors ---- */
 
 typedef struct window {

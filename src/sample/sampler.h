@@ -69,9 +69,6 @@ typedef struct qn_sampler qn_sampler;
 qn_code qn_sampler_new(qn_sampler **out, const qn_sampling *s, uint32_t n_vocab, qn_err *err);
 void qn_sampler_free(qn_sampler *s);
 
-/* The seed in use (no failure). */
-uint64_t qn_sampler_seed(const qn_sampler *s);
-
 /* Draw sample number `k` (counted from 0) from logits [n_vocab] float32 holding values of `type`
  * (which only exact sampling looks at); they are overwritten. history [n_history]: prompt and
  * generated tokens so far. Takes no memory (no failure; a row without any finite logit gives the

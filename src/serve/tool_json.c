@@ -10,6 +10,16 @@ static qn_code not_json(qn_err *err)
     return qn_err_set(err, QN_FORMAT, "the body is not the JSON of a call");
 }
 
+/* Append a call with the id that the model gave it; id.n 0: none. Takes args. */
+static qn_code add_call_with_id(json_t *calls, qn_span name, json_t *args, qn_span id, qn_err *err)
+{
+    qn_code rc = qn_tool_add_call(calls, name, args, err);
+    if (rc || !id.n) return rc;
+    json_t *call = json_array_get(calls, json_array_size(calls) - 1);
+    json_object_set_new(call, "id", qn_value_text(id));
+    return QN_OK;
+}
+
 /* ---- json_tools ---- */
 
 /* One {"name", "arguments" or "parameters"}, perhaps inside {"function": ...}. */
@@ -88,12 +98,7 @@ static qn_code kimi_call(qn_span v, json_t *calls, qn_err *err)
     bool numbered = kimi_name(&name);
     json_t *args = qn_json_value(v.s, v.n);
     if (!args) return not_json(err);
-    qn_code rc = qn_tool_add_call(calls, name, args, err);
-    if (!rc && numbered) {
-        json_t *call = json_array_get(calls, json_array_size(calls) - 1);
-        json_object_set_new(call, "id", qn_value_text(id));
-    }
-    return rc;
+    return add_call_with_id(calls, name, args, numbered ? id : (qn_span){0}, err);
 }
 
 static qn_code parse_kimi(const char *body, size_t n, unsigned mark, const json_t *tools,
@@ -157,12 +162,7 @@ static qn_code mistral_call(qn_span *v, json_t *calls, qn_err *err)
     json_t *args = qn_json_value(v->s, n);
     if (!args) return not_json(err);
     *v = qn_span_trim(qn_span_from(*v, n));
-    qn_code rc = qn_tool_add_call(calls, name, args, err);
-    if (!rc && id.n) {
-        json_t *call = json_array_get(calls, json_array_size(calls) - 1);
-        json_object_set_new(call, "id", qn_value_text(id));
-    }
-    return rc;
+    return add_call_with_id(calls, name, args, id, err);
 }
 
 /* The block goes on to the end of the reply: calls, each perhaps behind a marker of its own, or the
