@@ -194,3 +194,31 @@ qn_code qn_synth_write(const json_t *recipe, const char *dir, qn_err *err)
     free(s.pieces);
     return rc;
 }
+
+/* ---- opened ---- */
+
+static void close_parts(qn_synth_model *m)
+{
+    if (m->model) qn_model_close(m->model);
+    if (m->dev) m->dev->ops->close(m->dev);
+    if (m->folder) qn_folder_close(m->folder);
+}
+
+qn_code qn_synth_open(qn_synth_model *m, const json_t *recipe, const qn_device_opts *device,
+                      qn_err *err)
+{
+    *m = (qn_synth_model){.dir = "/tmp/quern-synth-XXXXXX"};
+    if (!mkdtemp(m->dir)) return qn_err_set(err, QN_IO, "no folder for a synthetic model");
+    qn_code rc = qn_synth_write(recipe, m->dir, err);
+    if (!rc) rc = qn_folder_open(&m->folder, m->dir, false, err);
+    if (!rc) rc = qn_device_open(&m->dev, device, err);
+    if (!rc) rc = qn_model_open(&m->model, m->folder, m->dev, &(qn_model_opts){0}, err);
+    if (rc) close_parts(m);
+    return rc;
+}
+
+qn_code qn_synth_close(qn_synth_model *m, qn_err *err)
+{
+    close_parts(m);
+    return qn_remove_tree(m->dir, err);
+}

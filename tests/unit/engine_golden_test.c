@@ -83,38 +83,21 @@ static double kl(const float *p, const float *q, uint32_t n)
     return sum;
 }
 
-typedef struct loaded {
-    char dir[64];
-    qn_folder *folder;
-    qn_device *dev;
-    qn_model *model;
-} loaded;
-
-static void open_case(loaded *l, const char *label, const char *device, const json_t *recipe)
+static void open_case(qn_synth_model *l, const char *label, const char *device, const json_t *recipe)
 {
     qn_err err = {0};
-    strcpy(l->dir, "/tmp/quern-golden-XXXXXX");
-    assert_non_null(mkdtemp(l->dir));
-    if (qn_synth_write(recipe, l->dir, &err)) fail_msg("%s: %s", label, err.text);
-    if (qn_folder_open(&l->folder, l->dir, false, &err)) fail_msg("%s: %s", label, err.text);
     qn_device_opts o = {.name = device, .n_threads = 2};
     if (!strcmp(device, "cpu")) o.isa = getenv("QUERN_TEST_ISA");
-    if (qn_device_open(&l->dev, &o, &err))
-        fail_msg("%s: %s", label, err.text);
-    if (qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err))
-        fail_msg("%s: %s", label, err.text);
+    if (qn_synth_open(l, recipe, &o, &err)) fail_msg("%s: %s", label, err.text);
 }
 
-static void close_case(loaded *l)
+static void close_case(qn_synth_model *l)
 {
     qn_err err = {0};
-    qn_model_close(l->model);
-    l->dev->ops->close(l->dev);
-    qn_folder_close(l->folder);
-    assert_int_equal(qn_remove_tree(l->dir, &err), QN_OK);
+    assert_int_equal(qn_synth_close(l, &err), QN_OK);
 }
 
-static void score(const loaded *l, const uint32_t *ids, uint32_t n, const qn_score_opts *o,
+static void score(const qn_synth_model *l, const uint32_t *ids, uint32_t n, const qn_score_opts *o,
                   logits *out)
 {
     qn_err err = {0};
@@ -171,7 +154,7 @@ static uint32_t next_chunk(const sequence *s)
 }
 
 /* One pass over the next chunks of both. */
-static void pair_step(const loaded *l, qn_run *run, qn_blocks *blocks, sequence *s)
+static void pair_step(const qn_synth_model *l, qn_run *run, qn_blocks *blocks, sequence *s)
 {
     qn_err err = {0};
     const qn_ops *ops = l->dev->ops;
@@ -207,7 +190,7 @@ static void pair_step(const loaded *l, qn_run *run, qn_blocks *blocks, sequence 
     assert_int_equal(ops->end(run, &err), QN_OK);
 }
 
-static void run_pair(const loaded *l, sequence *s)
+static void run_pair(const qn_synth_model *l, sequence *s)
 {
     qn_err err = {0};
     qn_kv_spec kv = l->model->kv;
@@ -243,7 +226,7 @@ static void same_bits(const golden *g, const char *what, const logits *got, cons
 
 /* The case beside a shorter sequence, whose decode steps meet the case's prompt: both have the bits
  * that they have alone. `want`: the case in chunks of 7 and 10, then token by token. */
-static void check_pair(const loaded *l, const golden *g, const logits *want)
+static void check_pair(const qn_synth_model *l, const golden *g, const logits *want)
 {
     static logits out[2], alone;
     uint32_t other[MAX_POS], n_other = g->n - 9;
@@ -322,7 +305,7 @@ static void check_cpu(const golden *g)
 {
     static float want[MAX_POS * MAX_VOCAB];
     static logits whole, cut;
-    loaded l;
+    qn_synth_model l;
     qn_test_base64(g->logits_f32, (uint8_t *)want);
     open_case(&l, g->label, "cpu", g->recipe);
     score(&l, g->ids, g->n, NULL, &whole);
@@ -386,7 +369,7 @@ static qn_gen *submit(qn_engine *e, const uint32_t *prompt, uint32_t n, uint32_t
 
 /* mlx_lm.generate's tokens and their log-probabilities, from steps of other sizes than its calls
  * have, beside another request. */
-static void check_generated(const loaded *l, const golden *g)
+static void check_generated(const qn_synth_model *l, const golden *g)
 {
     qn_err err = {0};
     qn_engine *e;
@@ -417,7 +400,7 @@ static void check_ref(const golden *g)
 {
     static logits got;
     const uint32_t whole[] = {g->n_prompt}, chunks[] = {7, 10};
-    loaded l;
+    qn_synth_model l;
     open_case(&l, g->label, "ref", g->recipe);
     const size_t n_prompt = (size_t)g->n_prompt * l.model->info.n_vocab;
     score(&l, g->ids, g->n, NULL, &got); /* what follows the prompt in the same pass is not seen */

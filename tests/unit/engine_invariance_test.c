@@ -154,41 +154,20 @@ static uint64_t tight_bytes(const qn_model *m, uint32_t block)
     return bytes;
 }
 
-typedef struct loaded {
-    char dir[64];
-    qn_folder *folder;
-    qn_device *dev;
-    qn_model *model;
-} loaded;
-
-static void open_model(loaded *l, const json_t *recipe, uint32_t threads)
+static void open_model(qn_synth_model *l, const json_t *recipe, uint32_t threads)
 {
     qn_err err = {0};
-    strcpy(l->dir, "/tmp/quern-invariance-XXXXXX");
-    assert_non_null(mkdtemp(l->dir));
-    if (qn_synth_write(recipe, l->dir, &err) || qn_folder_open(&l->folder, l->dir, false, &err) ||
-        qn_device_open(&l->dev, &(qn_device_opts){.name = device, .n_threads = threads}, &err) ||
-        qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err)) {
-        fail_msg("%s", err.text);
-    }
+    qn_device_opts o = {.name = device, .n_threads = threads};
+    if (qn_synth_open(l, recipe, &o, &err)) fail_msg("%s", err.text);
     qn_kv_scheme s = {.group = 32};
     if (kv_scheme && (qn_kv_scheme_parse(&s, kv_scheme, &err) ||
                       qn_kv_scheme_apply(&s, l->dir, &l->model->kv, &err)))
         fail_msg("%s", err.text);
 }
 
-static void close_model(loaded *l)
-{
-    qn_err err = {0};
-    qn_model_close(l->model);
-    l->dev->ops->close(l->dev);
-    qn_folder_close(l->folder);
-    assert_int_equal(qn_remove_tree(l->dir, &err), QN_OK);
-}
-
 static void run(const json_t *recipe, const setting *s, const request *q, reply *out)
 {
-    loaded l;
+    qn_synth_model l;
     open_model(&l, recipe, s->threads);
     qn_engine_opts o = {.max_rows = s->rows,
                         .step_tokens = s->step,
@@ -230,7 +209,7 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
     }
     if (s->cached) assert_true(stats.kv_bytes_cached <= s->cached);
     qn_engine_free(e);
-    close_model(&l);
+    assert_int_equal(qn_synth_close(&l, &err), QN_OK);
 }
 
 static void compare(const char *model, const char *name, const reply *a, const reply *b)

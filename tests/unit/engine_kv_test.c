@@ -24,13 +24,6 @@ enum { MAX_POS = 64, MAX_VOCAB = 128, MAX_CHUNKS = 16, MAX_REPLY = 16 };
 
 /* ---- models ---- */
 
-typedef struct loaded {
-    char dir[64];
-    qn_folder *folder;
-    qn_device *dev;
-    qn_model *model;
-} loaded;
-
 static void write_text(const char *dir, const char *name, const char *text)
 {
     char path[256];
@@ -40,12 +33,13 @@ static void write_text(const char *dir, const char *name, const char *text)
 }
 
 /* The case's recipe on a device, its KV quantized as the case says. */
-static void open_case(loaded *l, const json_t *c, const char *device)
+static void open_case(qn_synth_model *l, const json_t *c, const char *device)
 {
     qn_err err = {0};
+    const char *label = json_string_value(json_object_get(c, "name"));
     const json_t *how = json_object_get(c, "how"), *map = json_object_get(how, "map");
-    *l = (loaded){.dir = "/tmp/quern-kv-XXXXXX"};
-    assert_non_null(mkdtemp(l->dir));
+    qn_device_opts o = {.name = device, .n_threads = 2};
+    if (qn_synth_open(l, json_object_get(c, "recipe"), &o, &err)) fail_msg("%s: %s", label, err.text);
     qn_kv_scheme s = {.config = map != NULL, .config_required = true};
     if (map) {
         char *text = json_dumps(map, 0);
@@ -56,21 +50,13 @@ static void open_case(loaded *l, const json_t *c, const char *device)
         s.group = (uint32_t)json_integer_value(json_object_get(how, "kv_group_size"));
         s.start = (uint32_t)json_integer_value(json_object_get(how, "quantized_kv_start"));
     }
-    qn_device_opts o = {.name = device, .n_threads = 2};
-    if (qn_synth_write(json_object_get(c, "recipe"), l->dir, &err) ||
-        qn_folder_open(&l->folder, l->dir, false, &err) || qn_device_open(&l->dev, &o, &err) ||
-        qn_model_open(&l->model, l->folder, l->dev, &(qn_model_opts){0}, &err) ||
-        qn_kv_scheme_apply(&s, l->dir, &l->model->kv, &err))
-        fail_msg("%s: %s", json_string_value(json_object_get(c, "name")), err.text);
+    if (qn_kv_scheme_apply(&s, l->dir, &l->model->kv, &err)) fail_msg("%s: %s", label, err.text);
 }
 
-static void close_case(loaded *l)
+static void close_case(qn_synth_model *l)
 {
     qn_err err = {0};
-    qn_model_close(l->model);
-    l->dev->ops->close(l->dev);
-    qn_folder_close(l->folder);
-    assert_int_equal(qn_remove_tree(l->dir, &err), QN_OK);
+    assert_int_equal(qn_synth_close(l, &err), QN_OK);
 }
 
 static json_t *golden(void)
@@ -117,7 +103,7 @@ static void mlx_logits_at_its_chunks(void **state)
         uint32_t chunks[MAX_CHUNKS];
         uint32_t n_chunks = read_u32(json_object_get(c, "chunks"), chunks, MAX_CHUNKS);
         qn_test_base64(json_string_value(json_object_get(c, "logits")), (uint8_t *)want);
-        loaded l;
+        qn_synth_model l;
         qn_err err = {0};
         open_case(&l, c, "ref");
         got.n_vocab = l.model->info.n_vocab;
@@ -180,7 +166,7 @@ static void mlx_replies_through_the_engine(void **state)
         uint32_t ids[MAX_POS], n = (uint32_t)json_integer_value(json_object_get(c, "n_prompt"));
         uint32_t n_reply = (uint32_t)json_array_size(json_object_get(c, "tokens"));
         read_u32(json_object_get(c, "ids"), ids, MAX_POS);
-        loaded l;
+        qn_synth_model l;
         open_case(&l, c, "ref");
         qn_kv_spec kv = l.model->kv;
         kv.block_tokens = 16;

@@ -177,34 +177,24 @@ static void test_fake(void **state)
 
 static void check_real(const char *family, const char *device)
 {
-    char path[256], dir[] = "/tmp/quern-quiet-XXXXXX";
+    char path[256];
     json_error_t je;
     qn_err err = {0};
-    qn_folder *folder = NULL;
-    qn_device *dev = NULL;
-    qn_model *m = NULL;
+    qn_synth_model l;
     snprintf(path, sizeof path, "%s/golden/models/%s.json", QN_TEST_DIR, family);
     json_t *data = json_load_file(path, 0, &je);
     assert_non_null(data);
     const json_t *c = json_array_get(json_object_get(data, "cases"), 0);
-    assert_non_null(mkdtemp(dir));
-    if (qn_synth_write(json_object_get(c, "recipe"), dir, &err) ||
-        qn_folder_open(&folder, dir, false, &err) ||
-        qn_device_open(&dev, &(qn_device_opts){.name = device, .n_threads = 2}, &err) ||
-        qn_model_open(&m, folder, dev, &(qn_model_opts){0}, &err)) {
-        fail_msg("%s", err.text);
-    }
-    qn_engine *e = start(m, &(qn_engine_opts){.max_positions = 128, .step_tokens = 64});
-    drive(e, m->info.n_vocab);
-    drive(e, m->info.n_vocab);
+    qn_device_opts o = {.name = device, .n_threads = 2};
+    if (qn_synth_open(&l, json_object_get(c, "recipe"), &o, &err)) fail_msg("%s", err.text);
+    qn_engine *e = start(l.model, &(qn_engine_opts){.max_positions = 128, .step_tokens = 64});
+    drive(e, l.model->info.n_vocab);
+    drive(e, l.model->info.n_vocab);
     snprintf(path, sizeof path, "%s on %s", family, device);
     check_quiet(path);
     qn_engine_free(e);
-    qn_model_close(m);
-    dev->ops->close(dev);
-    qn_folder_close(folder);
     json_decref(data);
-    assert_int_equal(qn_remove_tree(dir, &err), QN_OK);
+    assert_int_equal(qn_synth_close(&l, &err), QN_OK);
 }
 
 static void test_real(void **state)
