@@ -3,10 +3,12 @@ import concurrent.futures
 import json
 import math
 import re
+import select
 import signal
 import socket
 import subprocess
 import time
+from http.client import HTTPResponse
 
 import httpx
 import openai
@@ -424,18 +426,25 @@ def test_client_library_that_leaves(client):
 
 def test_queue_is_limited(start):
     server = start("--batch", "1")
-    body = {"messages": LONG, "max_tokens": 400, "temperature": 1, "stream": True}
-    waiting = []
+    data = request_bytes({"messages": LONG, "max_tokens": 2000, "temperature": 1, "stream": True})
+    waiting, refused = [], None
     try:
-        for _ in range(90):  # more than run and wait, because some may end meanwhile
-            s = socket.create_connection(("127.0.0.1", server.port))
-            s.sendall(request_bytes(body))
-            waiting.append(s)
-            time.sleep(0.005)
-        time.sleep(0.5)
-        reply = httpx.post(server.url + "/v1/chat/completions", json={"messages": CAPITAL}, timeout=60)
-        error = error_of(reply, 429)
+        # One runs and some wait; which one is refused depends on how many end meanwhile.
+        until = time.monotonic() + 60
+        while not refused and time.monotonic() < until:
+            if len(waiting) < 200:
+                s = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+                s.sendall(data)
+                waiting.append(s)
+            for ready in select.select(waiting, [], [], 0.01)[0]:
+                if ready.recv(13, socket.MSG_PEEK).startswith(b"HTTP/1.1 429"):
+                    refused = ready
+        assert refused, "nobody was refused"
+        reply = HTTPResponse(refused)
+        reply.begin()
+        error = json.loads(reply.read())["error"]
         assert error["code"] == "queue_full" and reply.headers["retry-after"] == "1"
+        assert len(waiting) > 64
     finally:
         for s in waiting:
             s.close()
