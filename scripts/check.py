@@ -21,7 +21,7 @@ QUERN = os.path.join(ROOT, "build", "release", "quern")
 GGUF = os.path.join(ROOT, ".cache", "SmolLM2-135M-Instruct.Q4_1.gguf")
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
 JOBS = len(os.sched_getaffinity(0))
-FUZZ_SECONDS = int(os.environ.get("QUERN_FUZZ_SECONDS", "110"))  # of all targets together
+FUZZ_SECONDS = int(os.environ.get("QUERN_FUZZ_SECONDS", "60"))  # of all targets, as many at once as there are processors
 PYTEST_SECONDS = 7200 if os.environ.get("QUERN_TEST_LONG") == "1" else 900
 TEST_SECONDS = 600  # of one unit test program
 # Rooms whose code runs on several threads: their tests run under the thread sanitizer too.
@@ -53,7 +53,7 @@ class Log:
 
     def run(self, *argv, timeout=None, env=None):
         """Run a command; returns (status, output). A command over its time counts as failed."""
-        self.write("$ " + " ".join(argv) + "\n")
+        command = "$ " + " ".join(argv) + "\n"  # beside its output: commands may run at once
         try:
             done = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, timeout=timeout, env=env, check=False)
@@ -61,7 +61,7 @@ class Log:
         except subprocess.TimeoutExpired as late:
             status, output = 124, (late.stdout or b"") + b"\nstopped: over its time\n"
         text = output.decode("utf-8", "replace")
-        self.write(text)
+        self.write(command + text)
         return status, text
 
 
@@ -233,15 +233,20 @@ def load(log):
 
 def fuzz(log):
     names = test_sources("fuzz")
-    total = Count()
-    for name in names:
+    # Every target has one thread, so as many run at once as there are processors.
+    limit = max(5, FUZZ_SECONDS * JOBS // len(names))
+
+    def target(name):
         corpus = os.path.join(ROOT, "build", "check", "corpus", name)
         seeds = os.path.join(ROOT, "tests", "fuzz", "seeds", name.removesuffix("_fuzz"))
         os.makedirs(corpus, exist_ok=True)
-        limit = max(5, FUZZ_SECONDS // len(names))
         status, _ = log.run(f"build/fuzz/tests/{name}", f"-max_total_time={limit}", "-timeout=10", "-rss_limit_mb=2048",
                             "-print_final_stats=1", f"-artifact_prefix={LOGS}/", corpus, seeds, timeout=limit + 60)
-        total.add(one(status))
+        return one(status)
+    total = Count()
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for count in pool.map(target, names):
+            total.add(count)
     return total
 
 

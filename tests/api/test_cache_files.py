@@ -186,7 +186,7 @@ def test_command_lines(need_model, tmp_path):
     text = "Rome is the capital of Italy."
     question = " Which is it?"
     folder, path, theirs = str(tmp_path / "m"), str(tmp_path / "ours"), str(tmp_path / "theirs.safetensors")
-    quern("convert", QUERN_MODEL, "--dtype", "bfloat16", "--mlx-path", folder)
+    quern("convert", QUERN_MODEL, "--dtype", "float32", "--mlx-path", folder)
     quern("cache-prompt", folder, "--prompt", text, "--prompt-cache-file", path, "--l1")
 
     def mlx(command, *argv):
