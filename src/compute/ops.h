@@ -58,10 +58,12 @@ typedef struct qn_run {
     qn_kv *kv;             /* set between begin and end */
 } qn_run;
 
+enum { QN_MEASURED = 64 }; /* address of all that a measuring run takes; nobody looks there */
+
 typedef struct qn_run_limits {
     uint32_t max_tokens, max_items, max_out; /* of a batch */
     uint32_t max_positions;                  /* longest sequence */
-    size_t scratch_bytes; /* upper bound of scratch in a step (qn_model_ops.scratch) */
+    size_t scratch_bytes; /* of a step's results; 0: the run measures what it needs (run_new) */
 } qn_run_limits;
 
 /* A matrix to load: module path for messages and cache keys, and where the file has it. */
@@ -167,9 +169,17 @@ struct qn_ops {
     void (*kv_put)(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, const float *k,
                    const float *v);
 
-    /* Scratch and plan memory for batches within the limits. Errors: QN_NOMEM. */
+    /* A run for batches within the limits. Without limits.scratch_bytes it has no memory yet and
+     * measures: the operations between `begin` and `end` take what they will take later, and neither
+     * compute nor touch anything; tensors have shapes only, and the batch has no items. run_open then
+     * gives it memory for the largest of those passes. Errors: QN_NOMEM. */
     qn_code (*run_new)(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err);
+    qn_code (*run_open)(qn_run *r, qn_err *err);
     void (*run_free)(qn_run *r);
+
+    /* Bytes of all the memory of a run that measures or has measured, and the most of it that steps
+     * have used so far (no failure). */
+    void (*run_bytes)(const qn_run *r, size_t *all, size_t *used);
 
     /* Close the device with everything loaded into it (no failure). */
     void (*close)(qn_device *d);

@@ -128,9 +128,14 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     uint32_t n_blocks[QN_MAX_KV_GROUPS] = {0};
     e->kv = e->model->kv;
     e->kv.block_tokens = e->o.block_tokens;
-    uint64_t budget;
-    qn_code rc = kv_budget(e, &budget, err);
+    const qn_run_limits limits = {
+        .max_tokens = e->o.step_tokens, .max_items = e->o.max_rows,
+        .max_out = e->o.max_rows + QN_WIDE_OUT, .max_positions = e->o.max_positions,
+    };
+    qn_code rc = qn_model_run_new(&e->run, e->model, &e->kv, &limits, err);
     if (rc) return rc;
+    uint64_t budget;
+    if ((rc = kv_budget(e, &budget, err))) return rc;
     qn_engine_plan_states(e, budget);
     if (e->kv.n_states && (!e->o.kv_bytes || e->o.memory_bytes)) { /* they come out of it */
         uint64_t states = e->kv.n_states *
@@ -141,15 +146,8 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     if ((rc = qn_blocks_new(&e->blocks, e->model->dev, &e->kv, n_blocks, err))) return rc;
     cap_positions(e);
     if ((rc = qn_engine_open_stored(e, err))) return rc;
-    size_t tokens = (size_t)e->o.step_tokens + e->o.max_rows, rows = e->o.max_rows,
-           outs = rows + QN_WIDE_OUT;
-    qn_run_limits limits = {
-        .max_tokens = (uint32_t)tokens, .max_items = (uint32_t)rows, .max_out = (uint32_t)outs,
-        .max_positions = e->o.max_positions,
-        .scratch_bytes = e->model->ops->scratch(e->model, (uint32_t)tokens, (uint32_t)outs),
-    };
-    e->arena_bytes = limits.scratch_bytes;
-    if ((rc = e->model->dev->ops->run_new(e->model->dev, &limits, &e->run, err))) return rc;
+    size_t tokens = e->o.step_tokens, rows = e->o.max_rows, outs = rows + QN_WIDE_OUT;
+    if ((rc = e->model->dev->ops->run_open(e->run, err))) return rc;
     qn_plan *p = &e->plan;
     p->ids = calloc(tokens, sizeof *p->ids);
     p->pos = calloc(tokens, sizeof *p->pos);

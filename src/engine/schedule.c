@@ -164,28 +164,34 @@ static uint32_t chunk(const qn_engine *e, const qn_gen *g, uint32_t room, uint32
     return to - from;
 }
 
+/* Tokens of the step so far: reserving for one row may preempt another that had its share. */
+static uint32_t planned(const qn_engine *e)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_rows; i++) n += e->rows[i]->n_planned;
+    return n;
+}
+
 /* Reserve for decode rows first, then give what is left of the budget to prefill, oldest first.
  * Rows preempted on the way are the youngest, so e->n_rows may shrink while we walk. */
 static uint32_t reserve_all(qn_engine *e)
 {
-    uint32_t n = 0, n_decode = 0, n_prompts = 0, wide = QN_WIDE_OUT;
+    uint32_t n_prompts = 0, wide = QN_WIDE_OUT;
     if (e->prefix) qn_engine_adopt(e);
     for (uint32_t i = 0; i < e->n_rows; i++) e->rows[i]->n_planned = e->rows[i]->waits = 0;
     for (uint32_t i = 0; i < e->n_rows; i++) {
         qn_gen *g = e->rows[i];
-        if (!decodes(g) || !runnable(g)) continue;
-        if (reserve(e, g, 1)) n_decode++;
+        if (decodes(g) && runnable(g)) reserve(e, g, 1);
     }
-    n = n_decode;
-    uint32_t budget = n_decode ? e->o.mixed_tokens : e->o.step_tokens;
+    uint32_t n = planned(e), budget = n ? e->o.mixed_tokens : e->o.step_tokens;
     for (uint32_t i = 0; i < e->n_rows && n < budget && n_prompts < e->o.prefill_rows; i++) {
         qn_gen *g = e->rows[i];
         if (decodes(g) || !runnable(g)) continue;
         if ((g->waits = qn_engine_row_waits(e, i))) continue;
         uint32_t want = chunk(e, g, budget - n, &wide);
-        if (!want || !reserve(e, g, want)) continue;
-        n += want;
-        n_prompts++;
+        if (!want) continue;
+        n_prompts += reserve(e, g, want);
+        n = planned(e);
     }
     return n;
 }
@@ -264,6 +270,6 @@ bool qn_engine_plan(qn_engine *e)
     }
     for (uint32_t i = 0; i < p->batch.n_items; i++) add_hidden(p, p->item_gen[i], &p->items[i]);
     assert(p->batch.n_out <= e->o.max_rows + QN_WIDE_OUT);
-    assert(p->batch.n_tokens <= e->o.step_tokens + e->o.max_rows);
+    assert(p->batch.n_tokens <= e->o.step_tokens);
     return p->batch.n_tokens > 0;
 }

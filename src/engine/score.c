@@ -54,11 +54,11 @@ static qn_code open_scorer(scorer *s, uint32_t n, uint32_t max_chunk, uint32_t b
     if (!s->pos || !s->out_rows) return qn_err_set(err, QN_NOMEM, "scoring: out of memory");
     for (uint32_t i = 0; i < n; i++) s->pos[i] = i;
     for (uint32_t i = 0; i < max_chunk; i++) s->out_rows[i] = i;
-    qn_run_limits limits = {
+    const qn_run_limits limits = {
         .max_tokens = max_chunk, .max_items = 1, .max_out = max_chunk, .max_positions = n,
-        .scratch_bytes = s->m->ops->scratch(s->m, max_chunk, max_chunk),
     };
-    return s->m->dev->ops->run_new(s->m->dev, &limits, &s->run, err);
+    if ((rc = qn_model_run_new(&s->run, s->m, &kv, &limits, err))) return rc;
+    return s->m->dev->ops->run_open(s->run, err);
 }
 
 static void close_scorer(scorer *s)

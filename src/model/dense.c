@@ -210,32 +210,3 @@ qn_tensor qn_dense_forward(qn_model *base, qn_run *r, qn_tensor *hidden)
     if (m->d.logits_softcap > 0) logits = r->ops->softcap(r, logits, m->d.logits_softcap);
     return logits;
 }
-
-/* Widest sum of results of one layer, in floats per row: each product's result, the norms and
- * rotations beside it, and as much again for the prepared form of its input. */
-static size_t layer_width(const qn_dense *m, const qn_layer_desc *l)
-{
-    const qn_moe *e = &m->d.moe;
-    const qn_gdn *g = &m->d.gdn;
-    size_t d = m->d.d_model, heads = (size_t)l->d_head * (l->n_heads + 2u * l->n_kv_heads),
-           n = 6 * d + 4 * heads;
-    if (l->recurrent)
-        n += 8 * ((size_t)g->n_k_heads * g->d_k * 2 + 2 * (size_t)g->n_v_heads * (g->d_v + 1));
-    if (!l->sparse) return n + 6 * (size_t)l->d_ff;
-    return n + (size_t)e->router.k * (8 * (size_t)e->d_ff + 6 * d + 64) + 3 * (size_t)e->n_experts +
-           6 * (size_t)e->d_ff_shared;
-}
-
-size_t qn_dense_scratch(const qn_model *base, uint32_t max_tokens, uint32_t max_out)
-{
-    const qn_dense *m = (const qn_dense *)base;
-    size_t widest = 0, e = m->d.d_model;
-    for (uint32_t i = 0; i < m->d.n_layers; i++) {
-        size_t width = layer_width(m, &m->d.layers[i]);
-        if (width > widest) widest = width;
-    }
-    size_t rows = (size_t)max_tokens + 16, fixed = (1u << 20) + (size_t)m->d.moe.n_experts * 1024;
-    return 4 * (rows * (2 * e + 2 * widest) +
-                ((size_t)max_out + 1) * (4 * e + 3 * (size_t)m->d.n_vocab)) +
-           fixed;
-}

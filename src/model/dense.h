@@ -32,7 +32,5 @@ typedef struct qn_dense {
  * [n_hidden, E] (no failure). */
 qn_tensor qn_dense_forward(qn_model *m, qn_run *r, qn_tensor *hidden);
 
-/* dense.c: scratch bytes of a step (no failure). */
-size_t qn_dense_scratch(const qn_model *m, uint32_t max_tokens, uint32_t max_out);
 
 #endif

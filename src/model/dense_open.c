@@ -425,7 +425,7 @@ static void dense_close(qn_model *base)
     free(m);
 }
 
-static const qn_model_ops dense_ops = {qn_dense_forward, qn_dense_scratch, dense_close};
+static const qn_model_ops dense_ops = {qn_dense_forward, dense_close};
 
 /* Kernels trust the descriptor, and its numbers come from a file: heads must divide, and the rotated part of a head
  * must lie inside it. */

@@ -125,3 +125,34 @@ void qn_model_close(qn_model *m)
 {
     if (m) m->ops->close(m);
 }
+
+/* Measure a forward pass over the largest batch; the last n_hidden results are hidden states. */
+static qn_code measure(qn_model *m, qn_run *run, qn_kv *kv, const qn_run_limits *l,
+                       uint32_t n_hidden, qn_err *err)
+{
+    const qn_batch b = {.n_tokens = l->max_tokens, .n_out = l->max_out, .n_hidden = n_hidden};
+    const qn_ops *ops = m->dev->ops;
+    ops->begin(run, &b, kv);
+    qn_tensor hidden, logits = m->ops->forward(m, run, &hidden);
+    if (hidden.addr) ops->fetch(run, hidden);
+    if (logits.addr) ops->fetch(run, logits);
+    return ops->end(run, err);
+}
+
+qn_code qn_model_run_new(qn_run **out, qn_model *m, const qn_kv_spec *kv,
+                         const qn_run_limits *limits, qn_err *err)
+{
+    *out = NULL;
+    const qn_ops *ops = m->dev->ops;
+    const uint32_t one_block[QN_MAX_KV_GROUPS] = {1, 1, 1, 1};
+    qn_run *run = NULL;
+    qn_kv *pools = NULL; /* only for how keys and values lie in them */
+    qn_code rc = ops->run_new(m->dev, limits, &run, err);
+    if (!rc) rc = ops->kv_new(m->dev, kv, one_block, &pools, err);
+    if (!rc) rc = measure(m, run, pools, limits, 0, err);
+    if (!rc) rc = measure(m, run, pools, limits, limits->max_out, err);
+    if (pools) ops->kv_free(pools);
+    if (!rc) *out = run;
+    else if (run) ops->run_free(run);
+    return rc;
+}

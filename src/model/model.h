@@ -32,9 +32,6 @@ typedef struct qn_model_ops {
      * (no failure). */
     qn_tensor (*forward)(qn_model *m, qn_run *r, qn_tensor *hidden);
 
-    /* Upper bound of the scratch bytes that one step needs for these batch limits (no failure). */
-    size_t (*scratch)(const qn_model *m, uint32_t max_tokens, uint32_t max_out);
-
     /* Free the model; the device and what was loaded onto it stay (no failure). */
     void (*close)(qn_model *m);
 } qn_model_ops;
@@ -59,6 +56,12 @@ typedef struct qn_model_opts {
 qn_code qn_model_open(qn_model **out, qn_folder *folder, qn_device *dev, const qn_model_opts *opts,
                       qn_err *err);
 void qn_model_close(qn_model *m);
+
+/* A run of the model's device for batches within the limits (scratch_bytes 0) over pools of this
+ * spec. It has measured, by the forward pass itself, what the largest batch needs, and gets its memory
+ * from run_open. Errors: QN_NOMEM, those of kv_new. */
+qn_code qn_model_run_new(qn_run **out, qn_model *m, const qn_kv_spec *kv,
+                         const qn_run_limits *limits, qn_err *err);
 
 /* QN_OK if a model_type can be loaded. Errors: QN_UNSUPPORTED, naming the supported ones. */
 qn_code qn_model_check_type(const char *model_type, qn_err *err);

@@ -111,6 +111,19 @@ static qn_code fake_run_new(qn_device *d, const qn_run_limits *limits, qn_run **
     return QN_OK;
 }
 
+static qn_code fake_run_open(qn_run *r, qn_err *err)
+{
+    (void)r;
+    (void)err;
+    return QN_OK;
+}
+
+static void fake_run_bytes(const qn_run *r, size_t *all, size_t *used)
+{
+    (void)r;
+    *all = *used = 0;
+}
+
 static void fake_run_free(qn_run *r)
 {
     free(((fake_run *)r)->logits);
@@ -152,7 +165,9 @@ static const qn_ops fake_ops = {
     .state_copy = fake_state_copy,
     .state_bytes = fake_state_bytes,
     .run_new = fake_run_new,
+    .run_open = fake_run_open,
     .run_free = fake_run_free,
+    .run_bytes = fake_run_bytes,
     .begin = fake_begin,
     .end = fake_end,
     .fetch = fake_fetch,
@@ -243,6 +258,8 @@ static qn_tensor fake_forward(qn_model *m, qn_run *r, qn_tensor *hidden)
     const qn_batch *b = r->batch;
     float *logits = ((fake_run *)r)->logits, *states = ((fake_run *)r)->hidden;
     uint32_t n_logits = b->n_out - b->n_hidden;
+    *hidden = (qn_tensor){0};
+    if (!b->n_items) return (qn_tensor){0}; /* the run measures */
     if (f->o.step_us) usleep(f->o.step_us);
     f->steps++;
     if (b->n_tokens > f->largest) f->largest = b->n_tokens;
@@ -270,21 +287,13 @@ static qn_tensor fake_forward(qn_model *m, qn_run *r, qn_tensor *hidden)
                        .ld = f->o.n_vocab};
 }
 
-static size_t fake_scratch(const qn_model *m, uint32_t max_tokens, uint32_t max_out)
-{
-    (void)m;
-    (void)max_tokens;
-    (void)max_out;
-    return 0;
-}
-
 static void fake_close(qn_model *m)
 {
     free(m->kv.layers);
     free(m);
 }
 
-static const qn_model_ops fake_model_ops = {fake_forward, fake_scratch, fake_close};
+static const qn_model_ops fake_model_ops = {fake_forward, fake_close};
 
 qn_model *qn_fake_model(const qn_fake_opts *o)
 {

@@ -469,6 +469,41 @@ static void avx512_agrees_with_ref(void **state)
     agrees_with_ref("avx512");
 }
 
+/* The same operations take the same memory whether they measure or compute. */
+static void measure_and_compute(const char *device)
+{
+    static float host[MAX_T * MAX_COLS];
+    side s;
+    open_side(&s, device, NULL);
+    CALL(&s, run_free, s.run);
+    const qn_run_limits limits = {MAX_T, ITEMS, MAX_T, 256, 0};
+    assert_int_equal(CALL(&s, run_new, s.dev, &limits, &s.run, &err), QN_OK);
+    size_t all = 0, used[2];
+    for (int round = 0; round < 2; round++) {
+        qn_batch b = {.n_tokens = MAX_T};
+        qn_tensor x = {.addr = round ? (uintptr_t)host : QN_MEASURED, .dtype = QN_F32,
+                       .rows = MAX_T, .cols = MAX_COLS, .ld = MAX_COLS};
+        if (round) assert_int_equal(CALL(&s, run_open, s.run, &err), QN_OK);
+        CALL(&s, begin, s.run, &b, NULL);
+        qn_tensor y = CALL(&s, mul, s.run, CALL(&s, act, s.run, x, QN_SILU), x);
+        y = CALL(&s, head_part, s.run, CALL(&s, scale, s.run, y, 2), 7, 1, 4);
+        CALL(&s, accumulate, s.run, &y, y);
+        float *values = CALL(&s, fetch, s.run, qn_cols(y, 3, 100));
+        assert_int_equal((uintptr_t)values == QN_MEASURED, !round);
+        assert_int_equal(CALL(&s, end, s.run, &err), QN_OK);
+        CALL(&s, run_bytes, s.run, &all, &used[round]);
+    }
+    assert_true(used[1] > 3 * sizeof host && all >= used[1] && all - used[1] <= 512);
+    close_side(&s);
+}
+
+static void a_run_measures(void **state)
+{
+    (void)state;
+    measure_and_compute("cpu");
+    measure_and_compute("ref");
+}
+
 static void every_slot_has_a_case(void **state)
 {
     (void)state;
@@ -482,6 +517,7 @@ int main(void)
         cmocka_unit_test(portable_agrees_with_ref),
         cmocka_unit_test(avx2_agrees_with_ref),
         cmocka_unit_test(avx512_agrees_with_ref),
+        cmocka_unit_test(a_run_measures),
         cmocka_unit_test(every_slot_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -304,7 +304,7 @@ static void run_linear(setup *s, uint32_t n_threads, uint32_t rows, float *y[N_M
     const qn_run_limits limits = {.max_tokens = rows,
                                   .max_items = 1,
                                   .max_out = 1,
-                                  .scratch_bytes = (LINEAR_IN + 256) * rows * 4 + 4096};
+                                  .scratch_bytes = (3 * LINEAR_IN + 256) * rows * 4 + 4096};
     assert_int_equal(d->ops->run_new(d, &limits, &r, &err), QN_OK);
     d->ops->begin(r, &(qn_batch){.n_tokens = rows, .n_items = 1}, NULL);
     x = qn_cpu_take((qn_cpu_run *)r, rows, LINEAR_IN);

@@ -11,7 +11,7 @@
  * the other way.
  *
  * On both, runs beside another sequence, and on cpu runs in chunks and token by token, have the bits
- * of the whole one.
+ * of the whole one; and the largest step takes the memory that was planned for it.
  *
  * QUERN_TEST_FAMILY=NAME checks the files whose names begin so; QUERN_TEST_ISA picks the cpu's
  * instruction set; QUERN_TEST_MEASURE=FILE appends what cpu is off by, for bench/kl.py, instead of
@@ -202,10 +202,9 @@ static void run_pair(const qn_synth_model *l, sequence *s)
     qn_run *run;
     if (qn_blocks_new(&blocks, l->dev, &kv, n_blocks, &err)) fail_msg("%s", err.text);
     const qn_run_limits limits = {.max_tokens = MAX_POS, .max_items = 2, .max_out = MAX_POS,
-                                  .max_positions = MAX_POS,
-                                  .scratch_bytes =
-                                      l->model->ops->scratch(l->model, MAX_POS, MAX_POS)};
-    if (l->dev->ops->run_new(l->dev, &limits, &run, &err)) fail_msg("%s", err.text);
+                                  .max_positions = MAX_POS};
+    if (qn_model_run_new(&run, l->model, &kv, &limits, &err)) fail_msg("%s", err.text);
+    if (l->dev->ops->run_open(run, &err)) fail_msg("%s", err.text);
     for (uint32_t k = 0; k < 2; k++) {
         s[k].out->n_vocab = l->model->info.n_vocab;
         if (kv.n_states) l->dev->ops->state_clear(qn_blocks_kv(blocks), k);
@@ -238,6 +237,57 @@ static void check_pair(const qn_synth_model *l, const golden *g, const logits *w
     score(l, other, n_other, &(qn_score_opts){.chunks = s[1].chunks, .n_chunks = 2, .max_chunk = 1},
           &alone);
     same_bits(g, "of the sequence beside it", &out[1], &alone, n_other);
+}
+
+/* ---- memory ---- */
+
+/* One pass over the most tokens, with the most results, of which the last n_hidden are states. */
+static void largest_pass(const qn_synth_model *l, qn_run *run, qn_blocks *blocks, uint32_t n_hidden)
+{
+    static const uint32_t ids[MAX_POS];
+    uint32_t rows[MAX_POS];
+    qn_err err = {0};
+    qn_table table;
+    assert_int_equal(qn_table_init(&table, blocks, MAX_POS, &err), QN_OK);
+    assert_true(qn_table_extend(&table, blocks, 0, MAX_POS));
+    qn_item item = {.n_new = MAX_POS};
+    qn_table_view(&table, blocks, &item);
+    for (uint32_t i = 0; i < MAX_POS; i++) rows[i] = i;
+    const qn_batch b = {MAX_POS, 1, MAX_POS, n_hidden, ids, rows, &item, rows};
+    if (l->model->kv.n_states) l->dev->ops->state_clear(qn_blocks_kv(blocks), 0);
+    l->dev->ops->begin(run, &b, qn_blocks_kv(blocks));
+    qn_tensor hidden, y = l->model->ops->forward(l->model, run, &hidden);
+    if (hidden.addr) l->dev->ops->fetch(run, hidden);
+    if (y.addr) l->dev->ops->fetch(run, y);
+    assert_int_equal(l->dev->ops->end(run, &err), QN_OK);
+    qn_table_release(&table, blocks);
+}
+
+/* What was planned is what the largest step takes. */
+static void check_memory(const qn_synth_model *l, const golden *g)
+{
+    enum { MIXED_PADS = 512 }; /* ref keeps so much for batches of logits and states */
+    qn_err err = {0};
+    qn_blocks *blocks;
+    qn_run *run;
+    size_t all, used;
+    qn_kv_spec kv = l->model->kv;
+    kv.block_tokens = 16;
+    uint32_t n_blocks[QN_MAX_KV_GROUPS];
+    for (uint32_t k = 0; k < kv.n_groups; k++) n_blocks[k] = MAX_POS / 16 + 2;
+    const qn_run_limits limits = {.max_tokens = MAX_POS, .max_items = 1, .max_out = MAX_POS,
+                                  .max_positions = MAX_POS};
+    if (qn_blocks_new(&blocks, l->dev, &kv, n_blocks, &err)) fail_msg("%s", err.text);
+    if (qn_model_run_new(&run, l->model, &kv, &limits, &err)) fail_msg("%s", err.text);
+    if (l->dev->ops->run_open(run, &err)) fail_msg("%s", err.text);
+    largest_pass(l, run, blocks, 0);
+    largest_pass(l, run, blocks, MAX_POS);
+    largest_pass(l, run, blocks, 1);
+    l->dev->ops->run_bytes(run, &all, &used);
+    if (used > all || all - used > MIXED_PADS)
+        fail_msg("%s on %s: %zu bytes planned, %zu used", g->label, l->dev->name, all, used);
+    l->dev->ops->run_free(run);
+    qn_blocks_free(blocks);
 }
 
 /* ---- cpu ---- */
@@ -318,6 +368,7 @@ static void check_cpu(const golden *g)
     score(&l, g->ids, g->n, &(qn_score_opts){.max_chunk = 1, .block_tokens = 256}, &cut);
     same_bits(g, "token by token", &cut, &whole, g->n);
     check_pair(&l, g, &whole);
+    check_memory(&l, g);
     close_case(&l);
 }
 
@@ -416,6 +467,7 @@ static void check_ref(const golden *g)
     check_hash(g, "in chunks", json_object_get(g->hashes, "chunked"), got.v, n_prompt);
     check_decode(g, &got);
     check_pair(&l, g, &got);
+    check_memory(&l, g);
     check_generated(&l, g);
     close_case(&l);
 }

@@ -109,7 +109,7 @@ static bool split_rows(const attend *w, const unit *u, uint32_t s, uint32_t *r0,
 static thread_area area_of(const attend *w, uint32_t thread)
 {
     size_t v_ld = w->place->v_ld;
-    float *f = (float *)(void *)(w->run->thread_scratch + thread * w->run->thread_bytes);
+    float *f = qn_cpu_thread(w->run, thread);
     thread_area t;
     t.q = f, f += QN_ATTEND_ROWS * ((w->layer->d_k + 15) & ~15u);
     t.p = f, f += QN_ATTEND_ROWS * QN_KV_SPLIT;
@@ -122,6 +122,12 @@ static thread_area area_of(const attend *w, uint32_t thread)
     t.lo = (uint32_t *)(void *)f;
     t.hi = t.lo + QN_ATTEND_ROWS;
     return t;
+}
+
+static size_t area_bytes(const attend *w)
+{
+    size_t row = ((w->layer->d_k + 15) & ~15u) + QN_KV_SPLIT + 2 * (size_t)w->place->v_ld + 6;
+    return (QN_ATTEND_ROWS * row * sizeof(float) + 63) / 64 * 64;
 }
 
 _Static_assert(QN_ATTEND_ROWS * (3 * QN_CPU_MAX_HEAD + QN_KV_SPLIT + 6) * sizeof(float) <=
@@ -304,10 +310,26 @@ static void by_split(attend *w, uint32_t n_splits, uint32_t room)
 {
     qn_pool *pool = w->run->cpu->pool;
     w->n_splits = n_splits < room ? n_splits : room;
+    size_t bytes = w->n_units * (w->n_splits + 1) * w->slot_floats * sizeof(float);
+    if (bytes > w->run->partials_peak) w->run->partials_peak = bytes;
     for (w->first_split = 0; w->first_split < n_splits; w->first_split += w->n_splits) {
         qn_pool_run(pool, one_split, w, w->n_units * w->n_splits);
         qn_pool_run(pool, merge_unit, w, w->n_units);
     }
+}
+
+/* What a thread's scratch and the partials must hold for this layer and the run's limits: by split
+ * there are fewer than PARTS_PER_THREAD units a thread, of LEAST_TILE_ROWS rows. */
+static void measure(const attend *w, uint32_t threads)
+{
+    qn_cpu_need *need = &w->run->need;
+    const size_t area = area_bytes(w), n_splits = w->run->limits.max_positions / QN_KV_SPLIT + 1;
+    if (area > need->thread) need->thread = area;
+    if (threads == 1 || n_splits == 1) return;
+    size_t bytes = (PARTS_PER_THREAD * threads - 1) * (n_splits + 1) * LEAST_TILE_ROWS *
+                   (w->place->v_ld + 2) * sizeof(float);
+    bytes = bytes < QN_CPU_PARTIAL_BYTES ? (bytes + 63) / 64 * 64 : QN_CPU_PARTIAL_BYTES;
+    if (bytes > need->partials) need->partials = bytes;
 }
 
 qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a)
@@ -325,11 +347,15 @@ qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a)
                 .group_heads = a->n_heads / l->n_kv_heads,
                 .window = g->rule == QN_KV_SLIDING ? g->window : 0};
     uint32_t threads = qn_pool_threads(run->cpu->pool);
+    if (run->measures) {
+        measure(&w, threads);
+        return w.y;
+    }
     set_tiles(&w, threads);
     uint64_t work;
     uint32_t n_splits = most_splits(&w, &work);
     w.slot_floats = (size_t)w.tile_rows * (w.place->v_ld + 2);
-    size_t room = QN_CPU_PARTIAL_BYTES / sizeof(float) / (w.slot_floats * w.n_units);
+    size_t room = run->need.partials / sizeof(float) / (w.slot_floats * w.n_units);
     if (threads == 1 || work < SMALL_WORK) {
         for (uint32_t i = 0; i < w.n_units; i++) whole_unit(&w, i, 0);
     } else if (w.n_units < PARTS_PER_THREAD * threads && n_splits > 1 && room >= 2) {

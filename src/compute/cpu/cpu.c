@@ -43,8 +43,14 @@ static void rows_part(void *arg, uint32_t part, uint32_t thread)
     j->fn(j->arg, r0, r0 + (left < j->per_part ? left : j->per_part));
 }
 
+void qn_cpu_parts(qn_cpu_run *r, qn_pool_fn fn, void *arg, uint32_t n_parts)
+{
+    if (!r->measures) qn_pool_run(r->cpu->pool, fn, arg, n_parts);
+}
+
 void qn_cpu_rows(qn_cpu_run *r, qn_cpu_rows_fn fn, const void *arg, uint32_t rows, uint32_t cols)
 {
+    if (r->measures) return;
     uint32_t threads = qn_pool_threads(r->cpu->pool);
     if (rows < 2 || threads < 2 || (size_t)rows * cols < PARALLEL_ELEMENTS) {
         if (rows) fn(arg, 0, rows);
@@ -100,41 +106,78 @@ static void run_free(qn_run *r)
     free(c);
 }
 
+/* Bytes beside the scratch of tensors. */
+static size_t beside(const qn_cpu_run *r)
+{
+    size_t n = n_threads(r->base.dev) * r->need.thread + r->need.partials;
+    for (uint32_t i = 0; i < QN_CPU_ROPE_SLOTS; i++) n += r->need.ropes[i];
+    return n;
+}
+
+static qn_code run_open(qn_run *base, qn_err *err)
+{
+    qn_cpu_run *r = (qn_cpu_run *)base;
+    const size_t before = beside(r);
+    if (qn_add_size(r->need.scratch, before, &r->memory_bytes) ||
+        !(r->memory = qn_cpu_map(r->memory_bytes)))
+        return qn_err_set(err, QN_NOMEM, "out of memory: scratch of %zu bytes", r->need.scratch);
+    r->thread_scratch = r->memory;
+    uint8_t *at = r->partials = r->memory + n_threads(base->dev) * r->need.thread;
+    at += r->need.partials;
+    for (uint32_t i = 0; i < QN_CPU_ROPE_SLOTS; i++, at += r->need.ropes[i - 1])
+        r->ropes[i].table = (float *)(void *)at;
+    r->scratch = r->memory + before;
+    r->measures = false;
+    r->used = r->peak = r->pinned = 0;
+    return QN_OK;
+}
+
+/* What operations may need when nothing was measured. */
+static qn_cpu_need most_needed(const qn_run_limits *l)
+{
+    qn_cpu_need n = {.scratch = align64(l->scratch_bytes), .thread = QN_CPU_THREAD_BYTES,
+                     .partials = QN_CPU_PARTIAL_BYTES};
+    for (uint32_t i = 0; i < QN_CPU_ROPE_SLOTS; i++)
+        n.ropes[i] = align64((size_t)l->max_tokens * QN_CPU_MAX_HEAD * sizeof(float));
+    return n;
+}
+
 static qn_code run_new(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err)
 {
     *out = NULL;
+    if (limits->scratch_bytes > SIZE_MAX / 2)
+        return qn_err_set(err, QN_NOMEM, "out of memory: scratch of %zu bytes",
+                          limits->scratch_bytes);
     qn_cpu_run *r = calloc(1, sizeof *r);
     if (!r) return qn_err_set(err, QN_NOMEM, "out of memory for a run");
     r->base.ops = d->ops;
     r->base.dev = d;
     r->cpu = (qn_cpu *)d;
     r->limits = *limits;
-    r->scratch_bytes = align64(limits->scratch_bytes);
-    if (limits->scratch_bytes < SIZE_MAX / 2)
-        r->scratch_bytes += align64(qn_cpu_linear_bytes(r->cpu, limits->max_tokens));
-    r->thread_bytes = QN_CPU_THREAD_BYTES;
-    size_t threads = n_threads(d) * r->thread_bytes;
-    size_t rope = align64((size_t)limits->max_tokens * QN_CPU_MAX_HEAD * sizeof(float));
-    size_t beside = threads + QN_CPU_PARTIAL_BYTES + QN_CPU_ROPE_SLOTS * rope;
-    if (limits->scratch_bytes > SIZE_MAX / 2 ||
-        qn_add_size(r->scratch_bytes, beside, &r->memory_bytes) ||
-        !(r->memory = qn_cpu_map(r->memory_bytes))) {
-        free(r);
-        return qn_err_set(err, QN_NOMEM, "out of memory: scratch of %zu bytes",
-                          limits->scratch_bytes);
-    }
-    r->thread_scratch = r->memory;
-    r->partials = r->thread_scratch + threads;
-    for (uint32_t i = 0; i < QN_CPU_ROPE_SLOTS; i++)
-        r->ropes[i].table = (float *)(void *)(r->partials + QN_CPU_PARTIAL_BYTES + i * rope);
-    r->scratch = r->memory + beside;
-    *out = &r->base;
-    return QN_OK;
+    r->measures = !limits->scratch_bytes;
+    r->need = r->measures ? (qn_cpu_need){.thread = QN_MM_SCRATCH} : most_needed(limits);
+    qn_code rc = r->measures ? QN_OK : run_open(&r->base, err);
+    if (rc) run_free(&r->base);
+    else *out = &r->base;
+    return rc;
+}
+
+static void run_bytes(const qn_run *base, size_t *all, size_t *used)
+{
+    const qn_cpu_run *r = (const qn_cpu_run *)base;
+    *all = beside(r) + r->need.scratch;
+    *used = beside(r) - r->need.partials + r->partials_peak + r->peak;
 }
 
 void *qn_cpu_bytes(qn_cpu_run *r, size_t bytes)
 {
-    qn_check(bytes <= r->scratch_bytes - r->used);
+    if (r->measures) {
+        qn_check(bytes <= SIZE_MAX / 2 - r->used);
+        r->used = align64(r->used + bytes);
+        if (r->used > r->need.scratch) r->need.scratch = r->used;
+        return (void *)(uintptr_t)QN_MEASURED;
+    }
+    qn_check(bytes <= r->need.scratch - r->used);
     void *p = r->scratch + r->used;
     r->used = align64(r->used + bytes);
     if (r->used > r->peak) r->peak = r->used;
@@ -152,6 +195,7 @@ static void begin(qn_run *r, const qn_batch *b, qn_kv *kv)
 {
     qn_cpu_run *c = (qn_cpu_run *)r;
     qn_check(b->n_tokens <= c->limits.max_tokens && b->n_items <= c->limits.max_items);
+    qn_check(!c->measures || !b->n_items);
     r->batch = b;
     r->kv = kv;
     c->used = c->pinned = 0;
@@ -179,8 +223,9 @@ static void reset(qn_run *r, size_t to)
 static qn_tensor out_rows(qn_run *r, qn_tensor x)
 {
     const qn_batch *b = r->batch;
-    qn_tensor y = qn_cpu_take((qn_cpu_run *)r, b->n_out, x.cols);
-    for (uint32_t i = 0; i < b->n_out; i++) {
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    qn_tensor y = qn_cpu_take(c, b->n_out, x.cols);
+    for (uint32_t i = 0; i < b->n_out && !c->measures; i++) {
         qn_check(b->out_rows[i] < x.rows);
         memcpy(qn_cpu_row(y, i), qn_cpu_row(x, b->out_rows[i]), x.cols * sizeof(float));
     }
@@ -192,7 +237,7 @@ static float *fetch(qn_run *r, qn_tensor x)
     qn_cpu_run *c = (qn_cpu_run *)r;
     if (x.ld != x.cols) {
         qn_tensor y = qn_cpu_take(c, x.rows, x.cols);
-        for (uint32_t i = 0; i < x.rows; i++)
+        for (uint32_t i = 0; i < x.rows && !c->measures; i++)
             memcpy(qn_cpu_row(y, i), qn_cpu_row(x, i), x.cols * sizeof(float));
         x = y;
     }
@@ -211,7 +256,9 @@ static const qn_ops cpu_ops = {
     .kv_read = qn_cpu_kv_read,
     .kv_store = qn_cpu_kv_store,
     .run_new = run_new,
+    .run_open = run_open,
     .run_free = run_free,
+    .run_bytes = run_bytes,
     .close = cpu_close,
     .n_threads = n_threads,
     .weights_bytes = qn_cpu_weights_bytes,

@@ -24,8 +24,8 @@ typedef struct qn_cpu {
 
 enum {
     QN_CPU_ROPE_SLOTS = 4,            /* rotary tables of one step kept at the same time */
-    QN_CPU_THREAD_BYTES = 1 << 20,    /* scratch of one thread */
-    QN_CPU_PARTIAL_BYTES = 16 << 20   /* partial softmaxes of a long decode, spread over threads */
+    QN_CPU_THREAD_BYTES = 1 << 20,    /* scratch of one thread, at most */
+    QN_CPU_PARTIAL_BYTES = 16 << 20   /* partial softmaxes of a long decode, at most */
 };
 
 /* cos and sin of the positions of the step under way, for one table (rope.c). */
@@ -34,19 +34,29 @@ typedef struct qn_cpu_rope_slot {
     float *table;        /* [max_tokens, dims] */
 } qn_cpu_rope_slot;
 
+/* Bytes of the parts of a run's memory, multiples of 64. */
+typedef struct qn_cpu_need {
+    size_t thread;   /* of each thread's scratch */
+    size_t partials;
+    size_t ropes[QN_CPU_ROPE_SLOTS];
+    size_t scratch;
+} qn_cpu_need;
+
 typedef struct qn_cpu_run {
     qn_run base;
     qn_cpu *cpu;
     qn_run_limits limits;
+    bool measures;           /* no memory yet: operations take it without touching it */
+    qn_cpu_need need;        /* grows while it measures */
     uint8_t *memory;         /* one anonymous mapping that the next four are parts of */
     size_t memory_bytes;
-    uint8_t *scratch;        /* [scratch_bytes] tensors of the step, a stack */
-    uint8_t *thread_scratch; /* [n_threads, thread_bytes] for kernels */
-    uint8_t *partials;       /* [QN_CPU_PARTIAL_BYTES] for attend.c */
+    uint8_t *thread_scratch; /* [n_threads, need.thread] for kernels */
+    uint8_t *partials;       /* [need.partials] for attend.c */
     qn_cpu_rope_slot ropes[QN_CPU_ROPE_SLOTS];
+    uint8_t *scratch;        /* [need.scratch] tensors of the step, a stack */
     uint32_t next_rope;
-    size_t scratch_bytes, thread_bytes;
     size_t used, peak;       /* bytes of scratch; peak over the life of the run */
+    size_t partials_peak;    /* bytes of partials that were used */
     size_t pinned;           /* reset stops here: what `fetch` gave out stays until `end` */
 } qn_cpu_run;
 
@@ -63,6 +73,16 @@ void qn_cpu_unmap(void *p, size_t bytes);
  * ranges over the pool when the tensor is large. Rows must not depend on each other (no failure). */
 typedef void (*qn_cpu_rows_fn)(const void *arg, uint32_t r0, uint32_t r1);
 void qn_cpu_rows(qn_cpu_run *r, qn_cpu_rows_fn fn, const void *arg, uint32_t rows, uint32_t cols);
+
+/* qn_pool_run for the work of a step: neither this nor qn_cpu_rows calls fn while the run measures
+ * (no failure). */
+void qn_cpu_parts(qn_cpu_run *r, qn_pool_fn fn, void *arg, uint32_t n_parts);
+
+/* The scratch of a thread (no failure). */
+static inline void *qn_cpu_thread(const qn_cpu_run *r, uint32_t thread)
+{
+    return r->thread_scratch + thread * r->need.thread;
+}
 
 /* Host pointer of a tensor's row; only inside src/compute/cpu (no failure). */
 static inline float *qn_cpu_row(qn_tensor x, uint32_t row)
@@ -88,10 +108,6 @@ qn_code qn_cpu_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_l
 void qn_cpu_store_free(qn_cpu_store *s);
 uint64_t qn_cpu_weights_bytes(const qn_device *d);
 /* linear.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
-/* Scratch that `linear` takes besides its results, for batches of up to max_tokens rows of any matrix
- * loaded so far; run_new adds it to limits.scratch_bytes. Kernels use up to QN_MM_SCRATCH bytes of a
- * thread's scratch (panel.h) (no failure). */
-size_t qn_cpu_linear_bytes(const qn_cpu *cpu, uint32_t max_tokens);
 void qn_cpu_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w);
 qn_tensor qn_cpu_embed(qn_run *r, const qn_weight *w);
 /* norm.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */

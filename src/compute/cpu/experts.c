@@ -65,7 +65,7 @@ qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
                       .weights = qn_cpu_take(c, logits.rows, how->k)};
     out.ids.dtype = QN_U32;
     float *p = qn_cpu_bytes(c, logits.cols * sizeof *p);
-    for (uint32_t t = 0; t < logits.rows; t++) {
+    for (uint32_t t = 0; t < logits.rows && !c->measures; t++) {
         route_row(how, qn_cpu_row(logits, t), logits.cols, p, ids_row(out.ids, t),
                   qn_cpu_row(out.weights, t));
     }
@@ -88,18 +88,61 @@ typedef struct expert_task {
     qn_tensor *y;
     uint32_t k, n_buckets, parts_per_bucket;
     uint32_t *order; /* [T*k] pair numbers, sorted by expert */
-    bucket *buckets;
+    bucket *buckets; /* [min(E, T*k)] */
+    uint8_t *area;   /* for what the buckets have */
 } expert_task;
 
+static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
+
+/* The first product before p that wants the same quantized activations; p: none. */
+static size_t same_acts(const expert_task *t, size_t p)
+{
+    const qn_panels *w = &t->w[p]->w->panels;
+    size_t same = 0;
+    while (same < p && (t->w[same]->w->panels.kind != QN_PANEL_CODES ||
+                        t->w[same]->w->panels.spec.group_size != w->spec.group_size))
+        same++;
+    return same;
+}
+
+/* Bytes for n gathered rows and, once per distinct group size, their quantized form; with a bucket,
+ * which gets them from `at`. */
+static size_t place_rows(const expert_task *t, uint32_t n, bucket *b, uint8_t *at)
+{
+    size_t bytes = align64((size_t)n * t->x.cols * sizeof(float));
+    if (b) b->x = (float *)(void *)at;
+    for (size_t p = 0; p < t->n; p++) {
+        const qn_panels *w = &t->w[p]->w->panels;
+        if (b) b->acts[p].n_rows = 0;
+        if (w->kind != QN_PANEL_CODES || same_acts(t, p) < p) continue;
+        qn_qacts acts;
+        size_t more = qn_qacts_init(&acts, t->run->cpu->act, n, w->n_in, w->spec.group_size);
+        if (b) {
+            b->acts[p] = acts;
+            qn_qacts_place(&b->acts[p], at + bytes);
+        }
+        bytes += align64(more);
+    }
+    return bytes;
+}
+
+/* Memory for all buckets, however the pairs fall into them: as much as for one with all pairs, and
+ * what each bucket loses to alignment. */
+static void take_memory(expert_task *t, uint32_t n_experts, uint32_t **count)
+{
+    uint32_t n_pairs = t->ids.rows * t->k, most = n_experts < n_pairs ? n_experts : n_pairs;
+    *count = qn_cpu_bytes(t->run, (n_experts + 1) * sizeof **count);
+    t->order = qn_cpu_bytes(t->run, n_pairs * sizeof *t->order);
+    t->buckets = qn_cpu_bytes(t->run, most * sizeof *t->buckets);
+    size_t pads = 64 * (1 + 2 * t->n); /* the rows; codes and tables of each product */
+    t->area = qn_cpu_bytes(t->run, place_rows(t, n_pairs, NULL, NULL) + most * pads);
+}
+
 /* Sort the pairs by expert, keeping their order inside one. */
-static void sort_pairs(expert_task *t, uint32_t n_experts)
+static void sort_pairs(expert_task *t, uint32_t n_experts, uint32_t *count)
 {
     uint32_t n_pairs = t->ids.rows * t->k;
-    uint32_t *count = qn_cpu_bytes(t->run, (n_experts + 1) * sizeof *count);
     memset(count, 0, (n_experts + 1) * sizeof *count);
-    t->order = qn_cpu_bytes(t->run, n_pairs * sizeof *t->order);
-    t->buckets =
-        qn_cpu_bytes(t->run, (n_experts < n_pairs ? n_experts : n_pairs) * sizeof *t->buckets);
     for (uint32_t i = 0; i < n_pairs; i++) {
         uint32_t e = ids_row(t->ids, i / t->k)[i % t->k];
         qn_check(e < n_experts);
@@ -130,25 +173,6 @@ static void gather(void *arg, uint32_t part, uint32_t thread)
     }
 }
 
-/* Memory for the gathered rows and, once per distinct group size, their quantized form. */
-static void place_bucket(expert_task *t, bucket *b)
-{
-    b->x = qn_cpu_bytes(t->run, (size_t)b->n * t->x.cols * sizeof(float));
-    for (size_t p = 0; p < t->n; p++) {
-        const qn_panels *w = &t->w[p]->w->panels;
-        b->acts[p].n_rows = 0;
-        if (w->kind != QN_PANEL_CODES) continue;
-        size_t same = 0;
-        while (same < p &&
-               (!b->acts[same].n_rows || b->acts[same].group_size != w->spec.group_size))
-            same++;
-        if (same < p) continue;
-        size_t bytes =
-            qn_qacts_init(&b->acts[p], t->run->cpu->act, b->n, w->n_in, w->spec.group_size);
-        qn_qacts_place(&b->acts[p], qn_cpu_bytes(t->run, bytes));
-    }
-}
-
 static const qn_qacts *acts_for(const bucket *b, size_t n, uint32_t group_size)
 {
     for (size_t p = 0; p < n; p++) {
@@ -165,7 +189,7 @@ static void multiply(const expert_task *t, const bucket *b, size_t product, uint
     const qn_cpu_kernels *k = t->run->cpu->k;
     qn_panels w = t->w[product]->w->panels;
     w.data += b->expert * w.expert_bytes;
-    void *scratch = t->run->thread_scratch + thread * t->run->thread_bytes;
+    void *scratch = qn_cpu_thread(t->run, thread);
     qn_tensor y = t->y[product];
     uint32_t c0 = p0 * QN_PANEL_ROWS,
              c1 = p1 * QN_PANEL_ROWS < w.n_out ? p1 * QN_PANEL_ROWS : w.n_out;
@@ -195,11 +219,23 @@ static void multiply_part(void *arg, uint32_t part, uint32_t thread)
     }
 }
 
+static void multiply_all(expert_task *t, uint32_t *count)
+{
+    sort_pairs(t, t->w[0]->w->panels.n_experts, count);
+    size_t at = 0;
+    for (uint32_t i = 0; i < t->n_buckets; i++)
+        at += place_rows(t, t->buckets[i].n, &t->buckets[i], t->area + at);
+    qn_cpu_parts(t->run, gather, t, t->n_buckets);
+    uint32_t threads = qn_pool_threads(t->run->cpu->pool);
+    t->parts_per_bucket = threads * PARTS_PER_THREAD / t->n_buckets + 1;
+    qn_cpu_parts(t->run, multiply_part, t, t->n_buckets * t->parts_per_bucket);
+}
+
 /* From sorted order back to the pairs' own. */
 static qn_tensor scatter(const expert_task *t, qn_tensor sorted)
 {
     qn_tensor y = qn_cpu_take(t->run, sorted.rows, sorted.cols);
-    for (uint32_t i = 0; i < sorted.rows; i++) {
+    for (uint32_t i = 0; i < sorted.rows && !t->run->measures; i++) {
         memcpy(qn_cpu_row(y, t->order[i]), qn_cpu_row(sorted, i), sorted.cols * sizeof(float));
     }
     return y;
@@ -214,16 +250,13 @@ void qn_cpu_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_ten
     qn_check(n && n <= MAX_PRODUCTS && ids.dtype == QN_U32);
     qn_check(x.rows == ids.rows || x.rows == ids.rows * ids.cols);
     if (!x.rows) QN_UNREACHABLE(); /* a batch has at least one token */
-    sort_pairs(&t, w[0]->w->panels.n_experts);
+    uint32_t *count;
+    take_memory(&t, w[0]->w->panels.n_experts, &count);
     for (size_t p = 0; p < n; p++) {
         qn_check(w[p]->w->panels.n_in == x.cols);
         sorted[p] = qn_cpu_take(run, ids.rows * ids.cols, w[p]->w->panels.n_out);
     }
-    for (uint32_t i = 0; i < t.n_buckets; i++) place_bucket(&t, &t.buckets[i]);
-    qn_pool_run(run->cpu->pool, gather, &t, t.n_buckets);
-    uint32_t threads = qn_pool_threads(run->cpu->pool);
-    t.parts_per_bucket = threads * PARTS_PER_THREAD / t.n_buckets + 1;
-    qn_pool_run(run->cpu->pool, multiply_part, &t, t.n_buckets * t.parts_per_bucket);
+    if (!run->measures) multiply_all(&t, count);
     for (size_t p = 0; p < n; p++) y[p] = scatter(&t, sorted[p]);
 }
 

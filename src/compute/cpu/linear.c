@@ -65,7 +65,7 @@ static void quantize(qn_cpu_run *r, qn_qacts *acts, qn_tensor x)
     quantize_task q = {.cpu = r->cpu, .acts = acts, .x = x, .n_parts = 1};
     if (x.rows > SERIAL_ROWS)
         q.n_parts = smaller((x.rows - 1) / QN_ACT_TILE + 1, threads_of(r) * PARTS_PER_THREAD);
-    qn_pool_run(r->cpu->pool, quantize_part, &q, q.n_parts);
+    qn_cpu_parts(r, quantize_part, &q, q.n_parts);
 }
 
 /* The quantized activations that a matrix wants, made at its first use. */
@@ -78,20 +78,6 @@ static const qn_qacts *prepare(task *t, const qn_panels *w)
     qn_qacts_place(acts, qn_cpu_bytes(t->run, bytes));
     quantize(t->run, acts, t->x);
     return acts;
-}
-
-size_t qn_cpu_linear_bytes(const qn_cpu *cpu, uint32_t max_tokens)
-{
-    static const uint32_t group_sizes[QN_GROUP_SIZES] = {16, 32, 64, 128};
-    size_t total = 0;
-    for (uint32_t i = 0; cpu->store && i < QN_GROUP_SIZES; i++) {
-        qn_qacts shape;
-        if (!cpu->store->max_in[i]) continue;
-        size_t bytes =
-            qn_qacts_init(&shape, cpu->act, max_tokens, cpu->store->max_in[i], group_sizes[i]);
-        total += (bytes + 63) / 64 * 64 + 64;
-    }
-    return total;
 }
 
 /* ---- products ---- */
@@ -115,7 +101,7 @@ static void product_part(void *arg, uint32_t part, uint32_t thread)
     const uint32_t p0 = (uint32_t)(w->n_panels * i / p->n_parts);
     const uint32_t p1 = (uint32_t)(w->n_panels * (i + 1) / p->n_parts);
     const qn_cpu_kernels *k = t->run->cpu->k;
-    void *scratch = t->run->thread_scratch + thread * t->run->thread_bytes;
+    void *scratch = qn_cpu_thread(t->run, thread);
     if (p->acts) {
         k->qmm(qn_cpu_row(p->y, 0), p->y.ld, w, p->acts, p0, p1, scratch);
     } else {
@@ -146,7 +132,7 @@ static uint32_t divide(task *t)
 void qn_cpu_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w)
 {
     qn_cpu_run *run = (qn_cpu_run *)(void *)r;
-    qn_check(n && n <= MAX_PRODUCTS && run->thread_bytes >= QN_MM_SCRATCH);
+    qn_check(n && n <= MAX_PRODUCTS && run->need.thread >= QN_MM_SCRATCH);
     task t = {.run = run, .x = x, .n = n};
     for (size_t i = 0; i < n; i++) {
         const qn_panels *panels = &w[i]->w->panels;
@@ -157,7 +143,7 @@ void qn_cpu_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_line
     if (!x.rows) return;
     const size_t mark = run->used;
     for (size_t i = 0; i < n; i++) t.products[i].acts = prepare(&t, t.products[i].w);
-    qn_pool_run(run->cpu->pool, product_part, &t, divide(&t));
+    qn_cpu_parts(run, product_part, &t, divide(&t));
     run->used = mark;
 }
 
@@ -188,7 +174,7 @@ qn_tensor qn_cpu_embed(qn_run *r, const qn_weight *w)
     embed_task e = {.w = &w->panels, .ids = r->batch->ids};
     e.y = qn_cpu_take(run, r->batch->n_tokens, w->panels.n_in);
     e.n_parts = smaller(e.y.rows, threads_of(run) * PARTS_PER_THREAD);
-    qn_pool_run(run->cpu->pool, embed_part, &e, e.n_parts);
+    qn_cpu_parts(run, embed_part, &e, e.n_parts);
     for (uint32_t i = 0; i < r->batch->n_items; i++) {
         const qn_item *it = &r->batch->items[i];
         for (uint32_t t = 0; it->given && t < it->n_new; t++) {

@@ -129,8 +129,9 @@ qn_tensor qn_cpu_conv(qn_run *r, uint32_t layer, qn_tensor x, qn_tensor w)
 
 qn_tensor qn_cpu_decay(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bias)
 {
-    qn_tensor y = qn_cpu_take((qn_cpu_run *)r, a.rows, a.cols);
-    for (uint32_t t = 0; t < a.rows; t++) {
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    qn_tensor y = qn_cpu_take(c, a.rows, a.cols);
+    for (uint32_t t = 0; t < a.rows && !c->measures; t++) {
         for (uint32_t i = 0; i < a.cols; i++) {
             float x = qn_cpu_row(a, t)[i] + qn_cpu_row(dt_bias, 0)[i];
             float softplus = fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
@@ -179,7 +180,7 @@ static void delta_part(void *arg, uint32_t part, uint32_t thread)
     uint32_t h = part % s->n_heads, n_key_heads = j->k.cols / s->d_k,
              kh = h * n_key_heads / s->n_heads;
     float *S = state_of(r->kv, j->layer, it->state) + conv_floats(s) + (size_t)h * s->d_v * s->d_k;
-    float *tmp = (float *)(void *)(j->run->thread_scratch + thread * j->run->thread_bytes);
+    float *tmp = qn_cpu_thread(j->run, thread);
     for (uint32_t t = it->row0; t < it->row0 + it->n_new; t++) {
         delta_step(S, tmp, s, qn_cpu_row(j->q, t) + (size_t)kh * s->d_k,
                    qn_cpu_row(j->k, t) + (size_t)kh * s->d_k,
@@ -195,8 +196,8 @@ qn_tensor qn_cpu_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_t
     const qn_state_layer *s = &r->kv->spec.layers[layer].state;
     qn_check(s->n_heads && v.cols == s->n_heads * s->d_v && q.cols == k.cols &&
              k.cols % s->d_k == 0);
-    qn_check(s->d_v * sizeof(float) <= c->thread_bytes);
+    qn_check(s->d_v * sizeof(float) <= c->need.thread);
     delta_job j = {c, layer, q, k, v, g, beta, qn_cpu_take(c, v.rows, v.cols)};
-    qn_pool_run(c->cpu->pool, delta_part, &j, r->batch->n_items * s->n_heads);
+    qn_cpu_parts(c, delta_part, &j, r->batch->n_items * s->n_heads);
     return j.y;
 }

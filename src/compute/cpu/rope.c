@@ -103,6 +103,11 @@ static float *step_table(qn_cpu_run *r, const qn_rope *rope)
         if (r->ropes[i].rope == rope) return r->ropes[i].table;
     qn_cpu_rope_slot *slot = &r->ropes[r->next_rope++ % QN_CPU_ROPE_SLOTS];
     slot->rope = rope;
+    if (r->measures) {
+        size_t *bytes = &r->need.ropes[slot - r->ropes];
+        size_t n = ((size_t)r->limits.max_tokens * rope->desc.dims * sizeof(float) + 63) / 64 * 64;
+        if (n > *bytes) *bytes = n;
+    }
     rope_job j = {.rope = rope, .pos = r->base.batch->pos, .table = slot->table};
     /* A sine costs as much as 16 plain elements. */
     qn_cpu_rows(r, table_rows, &j, r->base.batch->n_tokens, rope->desc.dims * 16);

@@ -194,9 +194,6 @@ static qn_code keep(load *l, void *data, qn_weight **out, qn_err *err)
         *w = l->panels[i];
         w->data = (const uint8_t *)data + l->at[i];
         out[i] = &weights[i];
-        if (w->kind != QN_PANEL_CODES) continue;
-        uint32_t *max_in = &cpu->store->max_in[qn_group_slot(w->spec.group_size)];
-        if (w->n_in > *max_in) *max_in = w->n_in;
     }
     return QN_OK;
 }

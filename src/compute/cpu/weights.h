@@ -25,10 +25,9 @@ typedef struct qn_segment {
 struct qn_cpu_store {
     qn_segment *segments;
     uint64_t weights_bytes;
-    uint32_t max_in[QN_GROUP_SIZES]; /* widest CODES matrix of each group size; 0: none */
 };
 
-/* Index of a group size in max_in (no failure; stops the process for another size). */
+/* Index of a group size, below QN_GROUP_SIZES (no failure; stops the process for another size). */
 uint32_t qn_group_slot(uint32_t group_size);
 
 #endif

@@ -7,7 +7,9 @@
 
 enum {
     PARALLEL_ELEMENTS = 16 << 10, /* smaller tensors stay on the calling thread */
-    PART_ELEMENTS = 4 << 10       /* least elements of a part */
+    PART_ELEMENTS = 4 << 10,      /* least elements of a part */
+    MIXED_PADS = 8 * 64           /* what a batch of logits and hidden states may lose to alignment,
+                                     against as many results of one kind */
 };
 
 /* ---- rows over the pool ---- */
@@ -26,8 +28,14 @@ static void rows_part(void *arg, uint32_t part, uint32_t thread)
     j->fn(j->arg, r0, r0 + (left < j->per_part ? left : j->per_part));
 }
 
+void qn_ref_parts(qn_ref_run *r, qn_pool_fn fn, void *arg, uint32_t n_parts)
+{
+    if (!r->measures) qn_pool_run(r->ref->pool, fn, arg, n_parts);
+}
+
 void qn_ref_rows(qn_ref_run *r, qn_ref_rows_fn fn, const void *arg, uint32_t rows, uint32_t cols)
 {
+    if (r->measures) return;
     uint32_t threads = qn_pool_threads(r->ref->pool);
     if (rows < 2 || threads < 2 || (size_t)rows * cols < PARALLEL_ELEMENTS) {
         if (rows) fn(arg, 0, rows);
@@ -72,56 +80,77 @@ static void run_free(qn_run *r)
     free(c);
 }
 
-/* The parts of the mapping, in order: threads, rotary tables, scratch. */
-static qn_code map_run(qn_ref_run *r, qn_err *err)
+/* Bytes beside the scratch of tensors. */
+static size_t beside(const qn_ref_run *r)
 {
-    const qn_run_limits *l = &r->limits;
-    size_t widened, scores = align64(((size_t)l->max_positions + QN_REF_KEY_TILE) * sizeof(float));
-    r->thread_bytes = QN_REF_MM_SCRATCH + 4 * align64(QN_REF_MAX_HEAD * sizeof(float)) + scores;
-    size_t threads = n_threads(r->base.dev) * r->thread_bytes;
-    size_t rope = align64((size_t)l->max_tokens * QN_REF_MAX_HEAD * sizeof(float));
-    size_t beside = threads + QN_REF_ROPE_SLOTS * rope;
-    /* `linear` widens its input besides what the model's own bound counts. */
-    if (l->scratch_bytes > SIZE_MAX / 4 ||
-        qn_mul_size((size_t)l->max_tokens * 4, r->ref->max_in, &widened) ||
-        qn_add_size(align64(l->scratch_bytes), align64(widened), &r->scratch_bytes) ||
-        qn_add_size(r->scratch_bytes, beside, &r->memory_bytes))
-        return qn_err_set(err, QN_NOMEM, "scratch of %zu bytes is too large", l->scratch_bytes);
+    size_t n = n_threads(r->base.dev) * r->thread_bytes;
+    for (uint32_t i = 0; i < QN_REF_ROPE_SLOTS; i++) n += r->rope_bytes[i];
+    return n;
+}
+
+static qn_code run_open(qn_run *base, qn_err *err)
+{
+    qn_ref_run *r = (qn_ref_run *)(void *)base;
+    const size_t before = beside(r);
+    if (qn_add_size(r->scratch_bytes, before, &r->memory_bytes))
+        return qn_err_set(err, QN_NOMEM, "scratch of %zu bytes is too large", r->scratch_bytes);
     void *p = mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return qn_err_set(err, QN_NOMEM, "out of memory: scratch of %zu bytes", r->memory_bytes);
     r->memory = r->thread_scratch = p;
-    for (uint32_t i = 0; i < QN_REF_ROPE_SLOTS; i++)
-        r->ropes[i].table = (float *)(void *)(r->memory + threads + i * rope);
-    r->scratch = r->memory + beside;
+    uint8_t *at = r->memory + n_threads(base->dev) * r->thread_bytes;
+    for (uint32_t i = 0; i < QN_REF_ROPE_SLOTS; at += r->rope_bytes[i++])
+        r->ropes[i].table = (float *)(void *)at;
+    r->scratch = r->memory + before;
+    r->measures = false;
+    r->used = r->peak = r->pinned = 0;
     return QN_OK;
 }
 
 static qn_code run_new(qn_device *d, const qn_run_limits *limits, qn_run **out, qn_err *err)
 {
     *out = NULL;
+    if (limits->scratch_bytes > SIZE_MAX / 2)
+        return qn_err_set(err, QN_NOMEM, "scratch of %zu bytes is too large",
+                          limits->scratch_bytes);
     qn_ref_run *r = calloc(1, sizeof *r);
     if (!r) return qn_err_set(err, QN_NOMEM, "out of memory for a run");
     r->base.ops = d->ops;
     r->base.dev = d;
     r->ref = (qn_ref *)(void *)d;
     r->limits = *limits;
-    qn_code rc = map_run(r, err);
-    if (rc) {
-        run_free(&r->base);
-        return rc;
-    }
-    *out = &r->base;
-    return QN_OK;
+    r->measures = !limits->scratch_bytes;
+    size_t scores = align64(((size_t)limits->max_positions + QN_REF_KEY_TILE) * sizeof(float));
+    r->thread_bytes = QN_REF_MM_SCRATCH + 4 * align64(QN_REF_MAX_HEAD * sizeof(float)) + scores;
+    r->scratch_bytes = align64(limits->scratch_bytes);
+    for (uint32_t i = 0; i < QN_REF_ROPE_SLOTS && !r->measures; i++)
+        r->rope_bytes[i] = align64((size_t)limits->max_tokens * QN_REF_MAX_HEAD * sizeof(float));
+    qn_code rc = r->measures ? QN_OK : run_open(&r->base, err);
+    if (rc) run_free(&r->base);
+    else *out = &r->base;
+    return rc;
+}
+
+static void run_bytes(const qn_run *base, size_t *all, size_t *used)
+{
+    const qn_ref_run *r = (const qn_ref_run *)(const void *)base;
+    *all = beside(r) + r->scratch_bytes;
+    *used = beside(r) + r->peak;
 }
 
 void *qn_ref_bytes(qn_ref_run *r, size_t bytes)
 {
+    if (r->measures) {
+        qn_check(bytes <= SIZE_MAX / 2 - r->used);
+        r->used = align64(r->used + bytes);
+        if (r->used + MIXED_PADS > r->scratch_bytes) r->scratch_bytes = r->used + MIXED_PADS;
+        return (void *)(uintptr_t)QN_MEASURED;
+    }
     qn_check(bytes <= r->scratch_bytes - r->used);
     void *p = r->scratch + r->used;
     r->used = align64(r->used + bytes);
-    qn_check(r->used <= r->scratch_bytes);
+    if (r->used > r->peak) r->peak = r->used;
     return p;
 }
 
@@ -138,7 +167,7 @@ const float *qn_ref_vector(qn_ref_run *r, qn_tensor t, uint32_t cols)
     qn_check(t.rows == 1 && t.cols == cols);
     if (t.dtype == QN_F32) return (const float *)(void *)qn_ref_at(t, 0, 0);
     float *v = qn_ref_bytes(r, cols * sizeof *v);
-    r->ref->k->widen(v, qn_ref_at(t, 0, 0), t.dtype, cols);
+    if (!r->measures) r->ref->k->widen(v, qn_ref_at(t, 0, 0), t.dtype, cols);
     return v;
 }
 
@@ -146,6 +175,7 @@ static void begin(qn_run *r, const qn_batch *b, qn_kv *kv)
 {
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     qn_check(b->n_tokens <= c->limits.max_tokens && b->n_items <= c->limits.max_items);
+    qn_check(!c->measures || !b->n_items);
     r->batch = b;
     r->kv = kv;
     c->used = c->pinned = 0;
@@ -173,8 +203,9 @@ static void reset(qn_run *r, size_t to)
 static qn_tensor out_rows(qn_run *r, qn_tensor x)
 {
     const qn_batch *b = r->batch;
-    qn_tensor y = qn_ref_take((qn_ref_run *)(void *)r, b->n_out, x.cols, x.dtype);
-    for (uint32_t i = 0; i < b->n_out; i++) {
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    qn_tensor y = qn_ref_take(c, b->n_out, x.cols, x.dtype);
+    for (uint32_t i = 0; i < b->n_out && !c->measures; i++) {
         qn_check(b->out_rows[i] < x.rows);
         memcpy(qn_ref_at(y, i, 0), qn_ref_at(x, b->out_rows[i], 0),
                x.cols * qn_dtype_size(x.dtype));
@@ -187,7 +218,7 @@ static float *fetch(qn_run *r, qn_tensor x)
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     if (x.dtype != QN_F32 || x.ld != x.cols) {
         qn_tensor y = qn_ref_take(c, x.rows, x.cols, QN_F32);
-        for (uint32_t i = 0; i < x.rows; i++)
+        for (uint32_t i = 0; i < x.rows && !c->measures; i++)
             c->ref->k->widen((float *)(void *)qn_ref_at(y, i, 0), qn_ref_at(x, i, 0), x.dtype,
                              x.cols);
         x = y;
@@ -207,7 +238,9 @@ static const qn_ops ref_ops = {
     .kv_read = qn_ref_kv_read,
     .kv_store = qn_ref_kv_store,
     .run_new = run_new,
+    .run_open = run_open,
     .run_free = run_free,
+    .run_bytes = run_bytes,
     .close = ref_close,
     .n_threads = n_threads,
     .weights_bytes = weights_bytes,

@@ -34,7 +34,6 @@ typedef struct qn_ref {
     const qn_ref_kernels *k;
     qn_arena arena; /* weights' descriptions, uploaded vectors, rotary tables */
     uint64_t weights_bytes;
-    uint32_t max_in;     /* largest n_in loaded */
     qn_dtype table_type; /* F16 or BF16 once act_table is filled, F32 before */
     uint16_t *act_table; /* [QN_REF_N_ACTS, 65536] activation of every code of table_type */
 } qn_ref;
@@ -49,14 +48,15 @@ typedef struct qn_ref_run {
     qn_run base;
     qn_ref *ref;
     qn_run_limits limits;
+    bool measures;   /* no memory yet: operations take it without touching it */
     uint8_t *memory; /* one anonymous mapping that the next three are parts of */
     size_t memory_bytes;
-    uint8_t *scratch;        /* [scratch_bytes] tensors of the step, a stack */
     uint8_t *thread_scratch; /* [n_threads, thread_bytes] */
     qn_ref_rope_slot ropes[QN_REF_ROPE_SLOTS];
+    uint8_t *scratch; /* [scratch_bytes] tensors of the step, a stack */
     uint32_t next_rope;
-    size_t scratch_bytes, thread_bytes;
-    size_t used;   /* bytes of scratch */
+    size_t thread_bytes, rope_bytes[QN_REF_ROPE_SLOTS], scratch_bytes; /* grow while it measures */
+    size_t used, peak; /* bytes of scratch; peak over the life of the run */
     size_t pinned; /* reset stops here: what `fetch` gave out stays until `end` */
 } qn_ref_run;
 
@@ -90,6 +90,10 @@ float qn_ref_softcap_of(float x, float cap, qn_dtype t);
  * elements are worth it. Rows must not depend on each other (ref.c) (no failure). */
 typedef void (*qn_ref_rows_fn)(const void *arg, uint32_t r0, uint32_t r1);
 void qn_ref_rows(qn_ref_run *r, qn_ref_rows_fn fn, const void *arg, uint32_t rows, uint32_t cols);
+
+/* qn_pool_run for the work of a step: neither this nor qn_ref_rows calls fn while the run measures
+ * (ref.c) (no failure). */
+void qn_ref_parts(qn_ref_run *r, qn_pool_fn fn, void *arg, uint32_t n_parts);
 
 /* Take a [rows, cols] tensor of type t from the run's scratch; stops the process if the run's
  * limits are exceeded (ref.c) (no failure). */

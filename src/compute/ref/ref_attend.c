@@ -199,11 +199,13 @@ qn_tensor qn_ref_attend(qn_run *r, qn_tensor q, const qn_attend *a)
     if (a->sinks.addr) {
         float *sinks = qn_ref_bytes(run, a->n_heads * sizeof *sinks);
         qn_check(a->sinks.rows == 1 && a->sinks.cols == a->n_heads);
-        run->ref->k->widen(sinks, qn_ref_at(a->sinks, 0, 0), a->sinks.dtype, a->n_heads);
-        run->ref->k->round(sinks, t, a->n_heads);
+        if (!run->measures) {
+            run->ref->k->widen(sinks, qn_ref_at(a->sinks, 0, 0), a->sinks.dtype, a->n_heads);
+            run->ref->k->round(sinks, t, a->n_heads);
+        }
         j.sinks = sinks;
     }
-    qn_pool_run(run->ref->pool, attend_part, &j, q.rows * a->n_heads);
+    qn_ref_parts(run, attend_part, &j, q.rows * a->n_heads);
     run->used = to;
     return j.y;
 }

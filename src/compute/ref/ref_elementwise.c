@@ -227,8 +227,9 @@ qn_tensor qn_ref_cast_like(qn_run *r, qn_tensor x, qn_tensor like)
 qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts)
 {
     qn_check(part < n_parts && x.cols % (d * n_parts) == 0);
-    qn_tensor y = qn_ref_take((qn_ref_run *)(void *)r, x.rows, x.cols / n_parts, x.dtype);
-    for (uint32_t t = 0; t < x.rows; t++)
+    qn_ref_run *run = (qn_ref_run *)(void *)r;
+    qn_tensor y = qn_ref_take(run, x.rows, x.cols / n_parts, x.dtype);
+    for (uint32_t t = 0; t < x.rows && !run->measures; t++)
         for (uint32_t c = 0; c < y.cols; c += d)
             __builtin_memcpy(qn_ref_at(y, t, c), qn_ref_at(x, t, c * n_parts + part * d),
                              d * qn_dtype_size(x.dtype));
@@ -237,10 +238,10 @@ qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, ui
 
 /* Give x the wider type where it is: from the last element down, because the new ones take more
  * room and start at the same address. */
-static void widen_in_place(qn_tensor *x)
+static void widen_in_place(const qn_ref_run *r, qn_tensor *x)
 {
     qn_check(x->ld == x->cols); /* a view has neighbours in the room it would grow into */
-    size_t n = (size_t)x->rows * x->cols;
+    size_t n = r->measures ? 0 : (size_t)x->rows * x->cols;
     const uint16_t *from = (const uint16_t *)(void *)qn_ref_at(*x, 0, 0);
     float *to = (float *)(void *)qn_ref_at(*x, 0, 0);
     for (size_t i = n; i-- > 0;) {
@@ -256,7 +257,7 @@ void qn_ref_accumulate(qn_run *r, qn_tensor *x, qn_tensor y)
 {
     qn_check(x->rows == y.rows && x->cols == y.cols);
     qn_ref_run *c = (qn_ref_run *)(void *)r;
-    if (qn_ref_promote(x->dtype, y.dtype) != x->dtype) widen_in_place(x);
+    if (qn_ref_promote(x->dtype, y.dtype) != x->dtype) widen_in_place(c, x);
     job j = {.ref = c->ref, .y = *x, .a = *x, .b = y, .op = ADD};
     qn_ref_rows(c, binary_rows, &j, y.rows, y.cols);
 }

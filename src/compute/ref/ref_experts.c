@@ -56,7 +56,7 @@ qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
     size_t to = c->used;
     float *x = qn_ref_bytes(c, logits.cols * sizeof *x), w[MAX_TOP_K];
     uint32_t *idx = qn_ref_bytes(c, logits.cols * sizeof *idx);
-    for (uint32_t t = 0; t < logits.rows; t++) {
+    for (uint32_t t = 0; t < logits.rows && !c->measures; t++) {
         k->widen(x, qn_ref_at(logits, t, 0), logits.dtype, logits.cols);
         route_row(k, how, x, logits.cols, idx, w, logits.dtype);
         memcpy(qn_ref_at(out.ids, t, 0), idx, how->k * sizeof *idx);
@@ -151,7 +151,7 @@ void qn_ref_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_ten
         y[i] = qn_ref_take(run, n_pairs, m->n_out, y_type);
         t.blocks[i + 1] = t.blocks[i] + (m->n_out + block - 1) / block;
     }
-    qn_pool_run(run->ref->pool, pair_part, &t, n_pairs * t.blocks[n]);
+    qn_ref_parts(run, pair_part, &t, n_pairs * t.blocks[n]);
 }
 
 /* ---- the weighted sum ---- */

@@ -29,7 +29,7 @@ const float *qn_ref_widen_rows(qn_ref_run *r, qn_tensor x)
 {
     if (x.dtype == QN_F32 && x.ld == x.cols) return (const float *)(void *)qn_ref_at(x, 0, 0);
     float *wide = qn_ref_bytes(r, (size_t)x.rows * x.cols * sizeof *wide);
-    for (uint32_t i = 0; i < x.rows; i++)
+    for (uint32_t i = 0; i < x.rows && !r->measures; i++)
         r->ref->k->widen(wide + (size_t)i * x.cols, qn_ref_at(x, i, 0), x.dtype, x.cols);
     return wide;
 }
@@ -73,7 +73,7 @@ void qn_ref_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_line
         t.products[i] = make_product(run, w[i], x, wide, &y[i]);
         t.part0[i + 1] = t.part0[i] + (w[i]->w->m.n_out + block - 1) / block;
     }
-    if (x.rows) qn_pool_run(run->ref->pool, product_part, &t, t.part0[n]);
+    if (x.rows) qn_ref_parts(run, product_part, &t, t.part0[n]);
 }
 
 /* ---- embedding ---- */

@@ -150,7 +150,7 @@ qn_tensor qn_ref_decay(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bia
     const float *log_decay = qn_ref_vector(c, a_log, a.cols),
                 *bias = qn_ref_vector(c, dt_bias, a.cols);
     qn_dtype t = qn_ref_promote(a.dtype, dt_bias.dtype);
-    for (uint32_t row = 0; row < a.rows; row++) {
+    for (uint32_t row = 0; row < a.rows && !c->measures; row++) {
         float *out = (float *)(void *)qn_ref_at(y, row, 0);
         c->ref->k->widen(out, qn_ref_at(a, row, 0), a.dtype, a.cols);
         for (uint32_t i = 0; i < a.cols; i++) {
@@ -231,6 +231,6 @@ qn_tensor qn_ref_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_t
              k.cols % s->d_k == 0);
     qn_check(s->d_v <= QN_REF_MAX_HEAD && s->d_k <= QN_REF_MAX_HEAD);
     delta_job j = {c, layer, q, k, v, g, beta, qn_ref_take(c, v.rows, v.cols, q.dtype)};
-    qn_pool_run(c->ref->pool, delta_part, &j, r->batch->n_items * s->n_heads);
+    qn_ref_parts(c, delta_part, &j, r->batch->n_items * s->n_heads);
     return j.y;
 }

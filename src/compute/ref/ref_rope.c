@@ -108,6 +108,11 @@ static float *step_table(qn_ref_run *r, const qn_rope *rope)
         if (r->ropes[i].rope == rope) return r->ropes[i].table;
     qn_ref_rope_slot *slot = &r->ropes[r->next_rope++ % QN_REF_ROPE_SLOTS];
     slot->rope = rope;
+    if (r->measures) {
+        size_t *bytes = &r->rope_bytes[slot - r->ropes];
+        size_t n = ((size_t)r->limits.max_tokens * rope->desc.dims * sizeof(float) + 63) / 64 * 64;
+        if (n > *bytes) *bytes = n;
+    }
     rope_job j = {.rope = rope, .pos = r->base.batch->pos, .table = slot->table};
     /* A sine costs as much as 16 plain elements. */
     qn_ref_rows(r, table_rows, &j, r->base.batch->n_tokens, rope->desc.dims * 16);

@@ -61,7 +61,6 @@ qn_code qn_ref_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_l
         w[i].m = src[i].m;
         out[i] = &w[i];
         total += matrix_bytes(&src[i].m);
-        if (src[i].m.n_in > ref->max_in) ref->max_in = src[i].m.n_in;
     }
     ref->weights_bytes += total;
     if (opts->progress) opts->progress(opts->user, total, total);
