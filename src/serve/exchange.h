@@ -1,15 +1,18 @@
-/* exchange.h - one HTTP request and its reply, inside the room: what http.c, generation.c and the
- * protocols share.
+/* exchange.h - one HTTP request and its reply, inside the room: what http.c, generation.c, pump.c
+ * and the protocols share.
  *
- * An exchange is made by the connection thread, handed to the preparing thread, then to the pump
- * (generation.c), and its reply goes out through the connection thread. Phases move forward only:
+ * An exchange is made by the connection thread, handed to the preparing thread, then to the pump,
+ * which writes the frames of a stream; any other reply, and what stands around the frames, goes out
+ * through the connection thread. Phases move forward only:
  *
  *     BODY -> PREPARE -> RUN -> REPLY        a generation
  *     BODY -> REPLY                          everything else, and errors
  *
- * Ownership: counted references; the connection holds one until it is completed.
+ * Ownership: counted references; the connection holds one until it is completed, and a poke until
+ * the pump has looked.
  * Threads: `lock` guards everything below it. In PREPARE the preparing thread alone touches `gen`.
- * While `suspended`, libmicrohttpd does not look at the connection; only the pump resumes it.
+ * While `suspended`, libmicrohttpd does not look at the connection; only the pump resumes it, and
+ * only the pump writes to the socket.
  */
 #ifndef QN_SERVE_EXCHANGE_H
 #define QN_SERVE_EXCHANGE_H
@@ -112,7 +115,8 @@ typedef struct qn_generation {
 struct qn_exchange {
     qn_server *server;
     atomic_int n_refs;
-    atomic_bool ready;           /* the pump should look at it */
+    atomic_bool is_ready;        /* poked: the pump is going to look at it */
+    qn_exchange *next_ready;     /* in the server's `ready` */
     qn_exchange *prev, *next;    /* the server's list, under its lock */
     qn_exchange *next_prepare;   /* the queue to the preparing thread */
 
@@ -140,6 +144,8 @@ struct qn_exchange {
     const char *allow;           /* for 405: the methods that exist */
     qn_http_error error;
     qn_buf out;                  /* reply bytes not sent yet */
+    qn_buf wire;                 /* the rest of a frame that is being sent, as it goes out */
+    bool is_full;                /* the socket takes nothing at present */
     uint64_t body_bytes, sent_bytes;
     double last_body_ms;         /* when bytes of the body last came */
     double last_out_ms;          /* when a frame was last added */
@@ -171,18 +177,18 @@ struct qn_server {
     qn_exchange *prepare_head, *prepare_tail;
     unsigned n_prepare;
 
+    atomic_int n_alive;          /* exchanges that exist */
+    _Atomic(qn_exchange *) ready; /* a stack of those that were poked, by next_ready */
+    atomic_bool pump_awake;      /* it is going to look at `ready` by itself */
     pthread_t pump, preparer;
     bool pump_runs, preparer_runs;
     atomic_bool stop;
     int epoll_fd;                /* the pump sleeps here */
-    int wake_fd;                 /* eventfd: something is ready */
+    int wake_fd;                 /* eventfd: something became ready while it slept */
 };
 
 /* Drop one reference; the last frees (no failure). */
 void qn_exchange_unref(qn_exchange *x);
-
-/* Tell the pump to look at x. Any thread, never blocks (no failure). */
-void qn_exchange_poke(qn_exchange *x);
 
 /* Set the reply to the tree with a status, and end the exchange. Takes the tree. x is locked or not
  * shared yet. Errors: without memory the reply is a bare 500. */
@@ -190,9 +196,6 @@ void qn_exchange_reply(qn_exchange *x, int status, json_t *tree);
 
 /* Set the reply to x->error (no failure). */
 void qn_exchange_reply_error(qn_exchange *x);
-
-/* Suspend the connection until the pump resumes it. Connection thread, x locked (no failure). */
-void qn_exchange_suspend(qn_exchange *x);
 
 /* A header of the request, or NULL. Connection thread (no failure). */
 const char *qn_exchange_header(const qn_exchange *x, const char *name);
@@ -209,19 +212,39 @@ const qn_route *qn_route_at(size_t i);
 
 /* ---- generation.c ---- */
 
-/* Start and end the pump and the preparing thread. Errors: QN_IO, QN_NOMEM. */
+/* Start and end the preparing thread. Errors: QN_NOMEM. */
 qn_code qn_generations_start(qn_server *s, qn_err *err);
 void qn_generations_stop(qn_server *s);
-
-/* Cancel every running generation: its client gets an error (no failure). */
-void qn_generations_cancel(qn_server *s);
 
 /* Hand a read request to the preparing thread. Returns false with x->error filled when the queue is
  * full or the server drains. Connection thread, x locked. Errors: 429, 503. */
 bool qn_generation_start(qn_exchange *x);
 
+/* Take the engine's events and append to x->out what the protocol makes of them. The pump, x locked
+ * and in RUN (no failure: errors become the reply). */
+void qn_generation_take(qn_exchange *x);
+
 /* Free what a generation holds; a running one is cancelled (no failure). */
 void qn_generation_release(qn_generation *g);
+
+/* ---- pump.c ---- */
+
+/* Start and end the pump; at its end every connection is let go. Errors: QN_IO, QN_NOMEM. */
+qn_code qn_pump_start(qn_server *s, qn_err *err);
+void qn_pump_stop(qn_server *s);
+
+/* Cancel every running generation: its client gets an error. Any thread (no failure). */
+void qn_pump_cancel(qn_server *s);
+
+/* Wait until no exchange is left, dropping what pokes hold. Once all threads of the server have
+ * ended (no failure). */
+void qn_pump_forget(qn_server *s);
+
+/* Tell the pump to look at x. Any thread, never blocks (no failure). */
+void qn_exchange_poke(qn_exchange *x);
+
+/* Suspend the connection until the pump resumes it. Connection thread, x locked (no failure). */
+void qn_exchange_suspend(qn_exchange *x);
 
 /* ---- http.c ---- */
 

@@ -1,17 +1,11 @@
 /* generation.c - from a read request to the last byte of its reply.
  *
  * The preparing thread parses, renders and tokenises, so that a long prompt stalls no stream, and
- * submits to the engine. The pump sleeps on one epoll: an eventfd that the engine's notify writes,
- * and the sockets of suspended connections, whose clients may leave. It takes the engine's events,
- * lets the protocol turn them into bytes, and resumes connections that have something to send. */
-#include <errno.h>
+ * submits to the engine. The pump (pump.c) takes the engine's events from there on and lets the
+ * protocol turn them into bytes. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -19,12 +13,7 @@
 #include "serve/json.h"
 #include "serve/sse.h"
 
-enum {
-    PREPARE_QUEUE = 64,           /* requests waiting for the preparing thread */
-    SLOW_READER_BYTES = 1 << 20,  /* unsent bytes of a stream before its client is given up */
-    WAKE_MS = 1000,               /* how often the pump looks for silent streams */
-    N_HANGUPS = 64
-};
+enum { PREPARE_QUEUE = 64 }; /* requests waiting for the preparing thread */
 
 /* ---- preparing ---- */
 
@@ -276,7 +265,7 @@ static void take_admission(qn_exchange *x, const qn_event *ev)
     else if (x->stream) show_progress(x, ev);
 }
 
-static void take_events(qn_exchange *x)
+void qn_generation_take(qn_exchange *x)
 {
     qn_event ev;
     size_t before = x->out.len;
@@ -297,201 +286,12 @@ static void take_events(qn_exchange *x)
     x->gone = true;
 }
 
-/* ---- clients that leave ---- */
-
-/* The client is gone for certain: stop its work and let libmicrohttpd close the connection. */
-static void give_up(qn_exchange *x)
-{
-    x->gone = true;
-    if (x->gen.handle && x->phase == QN_PHASE_RUN) qn_gen_cancel(x->gen.handle);
-    if (x->conn) shutdown(x->fd, SHUT_RDWR);
-}
-
-/* The socket of a suspended connection reports something. A closed read side may be a client that
- * only finished sending: one harmless byte sequence finds out, because a closed socket answers it
- * with a reset. */
-static void on_hangup(qn_exchange *x, uint32_t events)
-{
-    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (!x->suspended) return;
-    if (events & (EPOLLHUP | EPOLLERR)) {
-        give_up(x);
-    } else if (!x->probed) {
-        struct epoll_event quiet = {.events = 0, .data.ptr = x};
-        x->probed = true;
-        epoll_ctl(x->server->epoll_fd, EPOLL_CTL_MOD, x->fd, &quiet);
-        if (x->responded) {
-            qn_sse_comment(&x->out, "keepalive");
-        } else if (!x->is_http10) {
-            ssize_t n = send(x->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-            if (n < 0 && errno != EAGAIN) give_up(x);
-        }
-    }
-    atomic_store(&x->ready, true);
-}
-
-/* ---- the pump ---- */
-
-static bool wants_to_send(const qn_exchange *x)
-{
-    if (x->gone) return x->phase != QN_PHASE_PREPARE;
-    if (x->phase == QN_PHASE_REPLY) return true;
-    return x->phase == QN_PHASE_RUN && x->stream && (!x->responded || x->out.len);
-}
-
-static void resume(qn_exchange *x)
-{
-    x->suspended = false;
-    epoll_ctl(x->server->epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
-    MHD_resume_connection(x->conn);
-}
-
-/* A body that does not come: the library only closes the connection then, so the answer is written
- * past it. Nothing else was sent for this request yet. */
-static void end_silent_body(qn_exchange *x)
-{
-    x->error = (qn_http_error){0};
-    qn_fail_with(&x->error, 408, "invalid_request_error", "request_timeout", NULL,
-                 "the rest of the body did not come within %u seconds",
-                 x->server->opts.body_timeout_ms / 1000);
-    qn_exchange_reply_error(x);
-    qn_buf reply = {0};
-    qn_buf_printf(&reply, "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
-                  "x-request-id: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
-                  x->request_id, x->out.len);
-    qn_buf_put(&reply, x->out.data, x->out.len);
-    if (!reply.failed) send(x->fd, reply.data, reply.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-    x->sent_bytes = x->out.len;
-    qn_buf_release(&reply);
-    x->responded = true;
-    give_up(x);
-}
-
-/* Some clients wait for events and do not see comments. */
-static void break_silence(qn_exchange *x, double now_ms)
-{
-    void (*remind)(qn_exchange *) = x->route->protocol->remind;
-    double last_ms = remind ? x->gen.at.last_event_ms : x->last_out_ms;
-    if (now_ms - last_ms < x->server->opts.ping_ms) return;
-    if (remind) remind(x);
-    else qn_sse_comment(&x->out, "keepalive");
-    x->last_out_ms = now_ms;
-}
-
-static void look_at(qn_exchange *x, double now_ms)
-{
-    pthread_mutex_lock(&x->lock);
-    if (x->phase == QN_PHASE_BODY && x->conn && !x->responded &&
-        now_ms - x->last_body_ms >= x->server->opts.body_timeout_ms) {
-        end_silent_body(x);
-    }
-    if (x->phase == QN_PHASE_RUN) {
-        take_events(x);
-        if (x->phase == QN_PHASE_RUN && x->stream) break_silence(x, now_ms);
-        if (x->out.len > SLOW_READER_BYTES && !x->gone && x->stream) {
-            qn_log(QN_WARNING, "%s: the client reads too slowly, giving up", x->request_id);
-            give_up(x);
-        }
-    }
-    if (x->suspended && wants_to_send(x)) resume(x);
-    pthread_mutex_unlock(&x->lock);
-}
-
-/* References to the exchanges that need a look; *n of them, freed by the caller. */
-static qn_exchange **collect(qn_server *s, bool everything, size_t *n)
-{
-    *n = 0;
-    pthread_mutex_lock(&s->lock);
-    qn_exchange **list = malloc((s->n_exchanges + 1) * sizeof *list);
-    for (qn_exchange *x = s->exchanges; x && list; x = x->next) {
-        if (!atomic_exchange(&x->ready, false) && !everything) continue;
-        atomic_fetch_add(&x->n_refs, 1);
-        list[(*n)++] = x;
-    }
-    pthread_mutex_unlock(&s->lock);
-    return list;
-}
-
-static void pump_once(qn_server *s, double *last_full_ms)
-{
-    struct epoll_event events[N_HANGUPS];
-    int wait_ms = s->opts.ping_ms < WAKE_MS ? (int)s->opts.ping_ms : WAKE_MS;
-    int n_events = epoll_wait(s->epoll_fd, events, N_HANGUPS, wait_ms);
-    for (int i = 0; i < n_events; i++) {
-        qn_exchange *x = events[i].data.ptr;
-        eventfd_t count;
-        if (!x) {
-            eventfd_read(s->wake_fd, &count);
-            continue;
-        }
-        /* Only this thread resumes, so a suspended exchange cannot go away here. */
-        pthread_mutex_lock(&x->lock);
-        on_hangup(x, events[i].events);
-        pthread_mutex_unlock(&x->lock);
-    }
-    double now_ms = qn_now_ms();
-    bool everything = now_ms - *last_full_ms >= wait_ms;
-    if (everything) *last_full_ms = now_ms;
-    size_t n;
-    qn_exchange **list = collect(s, everything, &n);
-    for (size_t i = 0; i < n; i++) {
-        look_at(list[i], now_ms);
-        qn_exchange_unref(list[i]);
-    }
-    free(list);
-}
-
-/* Let every connection go: nothing may stay suspended when the daemon ends. */
-static void release_all(qn_server *s)
-{
-    size_t n;
-    qn_exchange **list = collect(s, true, &n);
-    for (size_t i = 0; i < n; i++) {
-        pthread_mutex_lock(&list[i]->lock);
-        list[i]->gone = true;
-        if (list[i]->suspended) resume(list[i]);
-        pthread_mutex_unlock(&list[i]->lock);
-        qn_exchange_unref(list[i]);
-    }
-    free(list);
-}
-
-void qn_generations_cancel(qn_server *s)
-{
-    size_t n;
-    qn_exchange **list = collect(s, true, &n);
-    for (size_t i = 0; i < n; i++) {
-        pthread_mutex_lock(&list[i]->lock);
-        if (list[i]->phase == QN_PHASE_RUN) qn_gen_cancel(list[i]->gen.handle);
-        pthread_mutex_unlock(&list[i]->lock);
-        qn_exchange_poke(list[i]);
-        qn_exchange_unref(list[i]);
-    }
-    free(list);
-}
-
-static void *pump_main(void *user)
-{
-    qn_server *s = user;
-    double last_full_ms = qn_now_ms();
-    while (!atomic_load(&s->stop)) pump_once(s, &last_full_ms);
-    release_all(s);
-    return NULL;
-}
-
 /* ---- start and stop ---- */
 
 qn_code qn_generations_start(qn_server *s, qn_err *err)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
-    if (s->epoll_fd < 0 || s->wake_fd < 0 ||
-        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &ev)) {
-        return qn_err_set(err, QN_IO, "server: no event queue: %s", strerror(errno));
-    }
-    s->pump_runs = !pthread_create(&s->pump, NULL, pump_main, s);
     s->preparer_runs = !pthread_create(&s->preparer, NULL, preparer_main, s);
-    if (s->pump_runs && s->preparer_runs) return QN_OK;
-    return qn_err_set(err, QN_NOMEM, "server: no threads");
+    return s->preparer_runs ? QN_OK : qn_err_set(err, QN_NOMEM, "server: no thread for requests");
 }
 
 void qn_generations_stop(qn_server *s)
@@ -501,7 +301,5 @@ void qn_generations_stop(qn_server *s)
     pthread_cond_broadcast(&s->prepare_some);
     pthread_mutex_unlock(&s->lock);
     if (s->preparer_runs) pthread_join(s->preparer, NULL);
-    eventfd_write(s->wake_fd, 1);
-    if (s->pump_runs) pthread_join(s->pump, NULL);
-    s->preparer_runs = s->pump_runs = false;
+    s->preparer_runs = false;
 }

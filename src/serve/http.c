@@ -5,16 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "serve/exchange.h"
 #include "serve/ids.h"
 #include "serve/json.h"
-#include "serve/sse.h"
 
 enum {
     HEADER_LIMIT_BYTES = 64 * 1024,
@@ -28,18 +24,15 @@ enum {
 
 void qn_exchange_unref(qn_exchange *x)
 {
+    qn_server *s = x->server;
     if (atomic_fetch_sub(&x->n_refs, 1) != 1) return;
     qn_generation_release(&x->gen);
     qn_buf_release(&x->body);
     qn_buf_release(&x->out);
+    qn_buf_release(&x->wire);
     pthread_mutex_destroy(&x->lock);
     free(x);
-}
-
-void qn_exchange_poke(qn_exchange *x)
-{
-    atomic_store(&x->ready, true);
-    eventfd_write(x->server->wake_fd, 1);
+    atomic_fetch_sub(&s->n_alive, 1); /* the server may be freed from here on */
 }
 
 void qn_exchange_reply(qn_exchange *x, int status, json_t *tree)
@@ -68,14 +61,6 @@ void qn_exchange_reply_error(qn_exchange *x)
     qn_exchange_reply(x, x->error.status,
                       is_anthropic(x) ? qn_anthropic_error(&x->error, x->request_id)
                                       : qn_error_openai(&x->error));
-}
-
-void qn_exchange_suspend(qn_exchange *x)
-{
-    struct epoll_event ev = {.events = x->probed ? 0 : EPOLLRDHUP, .data.ptr = x};
-    x->suspended = true;
-    epoll_ctl(x->server->epoll_fd, EPOLL_CTL_ADD, x->fd, &ev);
-    MHD_suspend_connection(x->conn);
 }
 
 static void list_add(qn_server *s, qn_exchange *x)
@@ -171,6 +156,7 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
     x->is_http10 = !strcmp(version, MHD_HTTP_VERSION_1_0);
     x->start_ms = x->last_body_ms = qn_now_ms();
     atomic_init(&x->n_refs, 1);
+    atomic_fetch_add(&s->n_alive, 1);
     pthread_mutex_init(&x->lock, NULL);
     snprintf(x->path, sizeof x->path, "%s", path_of(url));
     size_t n = strlen(x->path);
@@ -247,27 +233,21 @@ static enum MHD_Result send_reply(qn_exchange *x)
     return queue(x, r);
 }
 
-/* libmicrohttpd asks for the next bytes of a stream: one frame at a time, so that every event is
- * one write. */
+/* libmicrohttpd has sent the headers and asks for the bytes of a stream. The pump writes them; the
+ * library is asked again at the end. */
 static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
 {
-    (void)pos;
+    (void)pos, (void)buf, (void)max;
     qn_exchange *x = user;
     pthread_mutex_lock(&x->lock);
     ssize_t got = 0;
     if (x->gone) {
         got = MHD_CONTENT_READER_END_WITH_ERROR;
-    } else if (x->out.len) {
-        size_t n = qn_sse_frame_bytes(x->out.data, x->out.len);
-        if (n > max) n = max;
-        memcpy(buf, x->out.data, n);
-        qn_buf_drop(&x->out, n);
-        x->sent_bytes += n;
-        got = (ssize_t)n;
-    } else if (x->phase == QN_PHASE_REPLY) {
+    } else if (x->phase == QN_PHASE_REPLY && !x->out.len && !x->wire.len) {
         got = MHD_CONTENT_READER_END_OF_STREAM;
     } else {
         qn_exchange_suspend(x);
+        qn_exchange_poke(x);
     }
     pthread_mutex_unlock(&x->lock);
     return got;
@@ -276,7 +256,7 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
 static enum MHD_Result send_stream(qn_exchange *x)
 {
     struct MHD_Response *r =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, read_stream, x, NULL);
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 1024, read_stream, x, NULL);
     x->status = 200;
     if (r) {
         MHD_add_response_header(r, "Content-Type", "text/event-stream");

@@ -175,6 +175,7 @@ qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     qn_code rc = opts->unix_path ? listen_unix(s, err) : listen_tcp(s, err);
     if (!rc) rc = open_store(s, err);
+    if (!rc) rc = qn_pump_start(s, err);
     if (!rc) rc = qn_generations_start(s, err);
     if (!rc) rc = qn_http_start(s, err);
     if (rc) {
@@ -215,14 +216,16 @@ unsigned qn_server_stop(qn_server *s, uint32_t drain_ms)
         MHD_quiesce_daemon(s->daemon);
         n_ended = wait_idle(s, drain_ms);
         if (n_ended) {
-            qn_generations_cancel(s);
+            qn_pump_cancel(s);
             wait_idle(s, FORCED_END_MS);
         }
     }
     if (s->listen_fd >= 0) close(s->listen_fd);
     if (s->opts.unix_path && s->listen_fd >= 0) unlink(s->opts.unix_path);
     qn_generations_stop(s);
+    qn_pump_stop(s);
     qn_http_stop(s);
+    qn_pump_forget(s);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     if (s->wake_fd >= 0) close(s->wake_fd);
     pthread_mutex_destroy(&s->lock);

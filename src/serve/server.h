@@ -1,11 +1,11 @@
 /* server.h - the HTTP server: one model behind the OpenAI protocol.
  *
  * What is inside, one file each: http.c (connections, routing, replies), guard.c (who may ask),
- * routes.c (the paths), generation.c (preparing requests, taking the engine's events), request.c and
- * messages.c (fields), chat_prompt.c (a chat request to its prompt), pieces.c, markers.c and parts.c
- * (tokens to the parts of a reply), tool_*.c (how families write tool calls), openai_*.c (one per
- * protocol surface), models.c (models, health), stats.c and metrics.c (figures), texts.c (tokenizer
- * and template).
+ * routes.c (the paths), generation.c (preparing requests, taking the engine's events), pump.c (the
+ * thread that does the latter, and writes streams), request.c and messages.c (fields),
+ * chat_prompt.c (a chat request to its prompt), pieces.c, markers.c and parts.c (tokens to the parts
+ * of a reply), tool_*.c (how families write tool calls), openai_*.c (one per protocol surface),
+ * models.c (models, health), stats.c and metrics.c (figures), texts.c (tokenizer and template).
  *
  * The server borrows the engine and the model, which outlive it. It starts three threads of its
  * own: one for connections, one that prepares requests, one that turns events into replies. No

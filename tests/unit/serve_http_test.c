@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -628,6 +629,78 @@ static void test_slow_reader(void **state)
     rig_stop(&r);
 }
 
+static uint64_t n_finished(const rig *r)
+{
+    qn_engine_stats s;
+    qn_engine_stats_get(r->engine, &s);
+    return s.finished;
+}
+
+/* What the frames of a stream say, without what differs from one reply to the next. */
+static void said_in(const char *stream, qn_buf *out)
+{
+    for (const char *at = stream; *at;) {
+        const char *end = at + qn_sse_frame_bytes(at, strlen(at));
+        const char *from = memmem(at, (size_t)(end - at), "\"choices\"", 9);
+        const char *to = memmem(at, (size_t)(end - at), "\"usage\"", 7);
+        if (from) qn_buf_put(out, from, (size_t)((to ? to : end) - from));
+        at = end;
+    }
+}
+
+/* A client that reads nothing for a while, until the socket is full, loses nothing. */
+static void test_late_reader(void **state)
+{
+    (void)state;
+    rig r;
+    struct sockaddr_un at = {.sun_family = AF_UNIX}; /* its buffer is small, and stays so */
+    snprintf(at.sun_path, sizeof at.sun_path, "/tmp/quern-late-%d", (int)getpid());
+    rig_start(&r, NULL, 0, 0, 400000, &(qn_server_opts){.unix_path = at.sun_path});
+    char *streams[2];
+    qn_buf said[2] = {{0}, {0}};
+    for (int late = 0; late < 2; late++) {
+        int status, fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+        send_request(fd, "POST", CHAT, "", "{" ASK ",\"stream\":true,\"max_tokens\":1000,\"logprobs\":true,"
+                     "\"top_logprobs\":3,\"logit_bias\":{\"256\":-100}}");
+        while (late && n_finished(&r) < 2) usleep(1000);
+        streams[late] = receive(fd, &status, NULL);
+        assert_int_equal(status, 200);
+        said_in(streams[late], &said[late]);
+    }
+    assert_true(strlen(streams[1]) > 400000); /* twice what the socket holds */
+    assert_non_null(strstr(streams[1], "[DONE]"));
+    assert_string_equal(said[0].data, said[1].data);
+    for (int i = 0; i < 2; i++) {
+        qn_buf_release(&said[i]);
+        free(streams[i]);
+    }
+    rig_stop(&r);
+}
+
+/* Without chunks the end of a stream is the end of the connection. */
+static void test_http_1_0(void **state)
+{
+    (void)state;
+    static const char body[] = "{" ASK ",\"stream\":true}";
+    rig r;
+    rig_start(&r, "fine", N_ASK, 0, 0, NULL);
+    int status, fd = dial(&r);
+    char head[256], *headers;
+    int n = snprintf(head, sizeof head, "POST " CHAT " HTTP/1.0\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+                     sizeof body - 1);
+    send_all(fd, head, (size_t)n);
+    send_all(fd, body, sizeof body - 1);
+    char *stream = receive(fd, &status, &headers);
+    assert_int_equal(status, 200);
+    assert_null(strstr(headers, "chunked"));
+    assert_memory_equal(stream, "data: {", 7);
+    assert_string_equal(stream + strlen(stream) - strlen("}\n\ndata: [DONE]\n\n"), "}\n\ndata: [DONE]\n\n");
+    free(headers);
+    free(stream);
+    rig_stop(&r);
+}
+
 static void test_draining(void **state)
 {
     (void)state;
@@ -704,6 +777,8 @@ int main(void)
         cmocka_unit_test(test_clients_that_leave),
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_late_reader),
+        cmocka_unit_test(test_http_1_0),
         cmocka_unit_test(test_draining),
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_port_in_use),
