@@ -13,23 +13,41 @@ static float *floats(size_t n, size_t a, size_t b)
     return malloc(n ? n : 1);
 }
 
+/* Codes of n heads of d elements; false when memory is out. */
+static bool codes(qn_kv_codes *out, qn_kv_codec c, size_t n, size_t d)
+{
+    size_t words, scales;
+    if (qn_mul_size(n, qn_kv_code_words(c, d) * sizeof(uint32_t), &words) ||
+        qn_mul_size(n, qn_kv_scale_bytes(c, d), &scales))
+        return false;
+    out->words = malloc(words ? words : 1);
+    out->scales = malloc(scales ? scales : 1);
+    out->biases = malloc(scales ? scales : 1);
+    return out->words && out->scales && out->biases;
+}
+
+/* Keys, or values, of n positions: floats or codes. */
+static bool add_heads(const qn_image *img, const qn_kv_layer *l, qn_kv_codec c, size_t n, size_t d,
+                      float **x, qn_kv_codes *coded)
+{
+    if (img->coded && qn_kv_quantized(c))
+        return !qn_mul_size(n, l->n_kv_heads, &n) && codes(coded, c, n, d);
+    return (*x = floats(n, l->n_kv_heads, d));
+}
+
 static qn_code add_layer(qn_image *img, uint32_t i, const qn_kv_spec *spec, qn_err *err)
 {
     const qn_kv_layer *l = &spec->layers[i];
     const qn_state_layer *s = &l->state;
     qn_image_layer *x = &img->layers[i];
     if (l->n_kv_heads) {
-        if (qn_kv_quantized(l->k_codec) || qn_kv_quantized(l->v_codec))
-            return qn_err_set(err, QN_UNSUPPORTED,
-                              "not supported yet: saved caches of a quantized KV cache (layer %u)",
-                              i);
         const qn_kv_group *g = &spec->groups[l->group];
         x->n = img->n_tokens;
         if (g->rule == QN_KV_SLIDING && x->n > g->window) x->n = g->window;
         x->first = img->n_tokens - x->n;
-        x->k = floats(x->n, l->n_kv_heads, l->d_k);
-        x->v = floats(x->n, l->n_kv_heads, l->d_v);
-        if (!x->k || !x->v) return qn_err_set(err, QN_NOMEM, "saved cache: out of memory");
+        if (!add_heads(img, l, l->k_codec, x->n, l->d_k, &x->k, &x->k_codes) ||
+            !add_heads(img, l, l->v_codec, x->n, l->d_v, &x->v, &x->v_codes))
+            return qn_err_set(err, QN_NOMEM, "saved cache: out of memory");
     }
     if (s->n_heads) {
         x->conv = floats(1, s->conv_width, s->conv_channels);
@@ -39,7 +57,13 @@ static qn_code add_layer(qn_image *img, uint32_t i, const qn_kv_spec *spec, qn_e
     return QN_OK;
 }
 
-qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, qn_err *err)
+bool qn_image_is_coded(const qn_kv_spec *spec, uint32_t n_tokens)
+{
+    return n_tokens >= spec->quantized_start;
+}
+
+qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, bool coded,
+                     qn_err *err)
 {
     *out = NULL;
     qn_image *img = calloc(1, sizeof *img);
@@ -49,6 +73,7 @@ qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, 
         return qn_err_set(err, QN_NOMEM, "saved cache: out of memory");
     }
     img->n_tokens = n_tokens;
+    img->coded = coded;
     img->n_layers = spec->n_layers;
     for (uint32_t i = 0; i < spec->n_layers; i++) {
         qn_code rc = add_layer(img, i, spec, err);
@@ -60,12 +85,21 @@ qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, 
     return QN_OK;
 }
 
+static void free_codes(qn_kv_codes *x)
+{
+    free(x->words);
+    free(x->scales);
+    free(x->biases);
+}
+
 void qn_image_free(qn_image *img)
 {
     if (!img) return;
     for (uint32_t i = 0; i < img->n_layers; i++) {
         free(img->layers[i].k);
         free(img->layers[i].v);
+        free_codes(&img->layers[i].k_codes);
+        free_codes(&img->layers[i].v_codes);
         free(img->layers[i].conv);
         free(img->layers[i].s);
     }
@@ -81,6 +115,24 @@ static uint32_t block_of(const qn_table *t, const qn_kv_spec *spec, uint32_t g, 
     return t->ids[g][i - t->first[g]];
 }
 
+/* Copy n positions of a layer, from the p-th one of the image, to or from places from `at` of a
+ * block. */
+static void copy_places(const qn_image_layer *x, bool save, const qn_device *dev, qn_kv *kv,
+                        const qn_kv_layer *l, uint32_t layer, uint32_t p, uint32_t block,
+                        uint32_t at, uint32_t n)
+{
+    size_t heads = (size_t)p * l->n_kv_heads;
+    float *k = x->k ? x->k + heads * l->d_k : NULL, *v = x->v ? x->v + heads * l->d_v : NULL;
+    if (save && (k || v)) dev->ops->kv_get(kv, layer, block, at, n, k, v);
+    else if (k || v) dev->ops->kv_put(kv, layer, block, at, n, k, v);
+    if (k && v) return;
+    qn_kv_codes kc = {0}, vc = {0};
+    if (!k) kc = qn_kv_codes_at(&x->k_codes, l->k_codec, l->d_k, heads);
+    if (!v) vc = qn_kv_codes_at(&x->v_codes, l->v_codec, l->d_v, heads);
+    if (save) dev->ops->kv_get_codes(kv, layer, block, at, n, &kc, &vc);
+    else dev->ops->kv_put_codes(kv, layer, block, at, n, &kc, &vc);
+}
+
 static void copy(const qn_image *img, bool save, qn_device *dev, const qn_kv_spec *spec,
                  const qn_blocks *b, const qn_table *t, uint32_t slot)
 {
@@ -89,12 +141,10 @@ static void copy(const qn_image *img, bool save, qn_device *dev, const qn_kv_spe
     for (uint32_t i = 0; i < spec->n_layers; i++) {
         const qn_kv_layer *l = &spec->layers[i];
         const qn_image_layer *x = &img->layers[i];
-        for (uint32_t p = 0; p < x->n; p++) {
-            uint32_t pos = x->first + p, block = block_of(t, spec, l->group, pos);
-            float *k = x->k + (size_t)p * l->n_kv_heads * l->d_k;
-            float *v = x->v + (size_t)p * l->n_kv_heads * l->d_v;
-            if (save) dev->ops->kv_get(kv, i, block, pos % spec->block_tokens, k, v);
-            else dev->ops->kv_put(kv, i, block, pos % spec->block_tokens, k, v);
+        for (uint32_t p = 0, n; p < x->n; p += n) {
+            uint32_t pos = x->first + p, at = pos % spec->block_tokens;
+            n = spec->block_tokens - at < x->n - p ? spec->block_tokens - at : x->n - p;
+            copy_places(x, save, dev, kv, l, i, p, block_of(t, spec, l->group, pos), at, n);
         }
         if (x->s && save) dev->ops->state_get(kv, i, slot, x->conv, x->s);
         else if (x->s) dev->ops->state_put(kv, i, slot, x->conv, x->s);

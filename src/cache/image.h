@@ -1,8 +1,8 @@
 /* image.h - what a sequence has stored, in host memory and in no device's layout.
  *
  * The bridge between pools and files: per layer the keys and values of the positions that are still
- * needed, or the state of a recurrent layer, as float32. Full layers keep every position, windows
- * the last ones.
+ * needed, or the state of a recurrent layer, as float32; quantized keys and values as their codes.
+ * Full layers keep every position, windows the last ones.
  * Ownership: an image owns its arrays. Threads: one at a time.
  */
 #ifndef QN_CACHE_IMAGE_H
@@ -15,22 +15,29 @@ struct qn_table;
 
 typedef struct qn_image_layer {
     uint32_t first, n; /* positions [first, first + n); both 0: the layer has no keys and values */
-    float *k, *v;      /* [n, n_kv_heads * d_k], [n, n_kv_heads * d_v] */
+    float *k, *v;      /* [n, n_kv_heads * d_k], [n, n_kv_heads * d_v]; NULL: there are codes */
+    qn_kv_codes k_codes, v_codes; /* of n * n_kv_heads heads; words NULL: there are floats */
     float *conv, *s;   /* [conv_width, conv_channels], [n_heads, d_v, d_k]; NULL: not recurrent */
 } qn_image_layer;
 
 typedef struct qn_image {
     uint32_t n_tokens, n_layers;
+    bool coded; /* what the spec quantizes is there as codes; else everything is there as floats */
     qn_image_layer *layers;
 } qn_image;
 
-/* Memory for a sequence of n_tokens under this spec, contents undefined. Errors: QN_NOMEM;
- * QN_UNSUPPORTED (a layer with a quantized codec). */
-qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, qn_err *err);
+/* Memory for a sequence of n_tokens under this spec, contents undefined. Errors: QN_NOMEM. */
+qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, bool coded,
+                     qn_err *err);
 void qn_image_free(qn_image *img);
 
+/* Is the KV of a sequence of n_tokens quantized, or was it too short for that? Only devices that
+ * imitate mlx-lm wait for quantized_start (no failure). */
+bool qn_image_is_coded(const qn_kv_spec *spec, uint32_t n_tokens);
+
 /* Copy from the pools what the table and the state slot hold of the image's tokens, or back. The
- * spec is the pools'; the table covers the image's positions (no failure). */
+ * spec is the pools'; the table covers the image's positions. Floats of a layer that is quantized
+ * can be saved where qn_image_is_coded says no, and are encoded when they are loaded (no failure). */
 void qn_image_save(qn_image *img, qn_device *dev, const qn_kv_spec *spec, const struct qn_blocks *b,
                    const struct qn_table *t, uint32_t slot);
 void qn_image_load(const qn_image *img, qn_device *dev, const qn_kv_spec *spec, const struct qn_blocks *b,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache/mlx_cache.h"
 #include "core/file.h"
 
 enum { MAX_HEAD = 1024 };
@@ -146,15 +147,67 @@ static qn_code read_config(const qn_kv_scheme *s, const char *dir, qn_kv_spec *k
     return rc;
 }
 
-qn_code qn_kv_scheme_apply(const qn_kv_scheme *s, const char *dir, qn_kv_spec *kv, qn_err *err)
+/* ---- cache files ---- */
+
+/* Is the codec of a file's layer what was asked for? A group size that was not asked for is the
+ * file's. */
+static bool agrees(const qn_kv_scheme *s, qn_kv_codec asked, qn_kv_codec file)
 {
-    kv->quantized_start = s->start;
+    if (!qn_kv_quantized(file)) return !qn_kv_quantized(asked);
+    if (s->config) return asked.form == file.form && asked.group == file.group;
+    if (s->group && s->group != file.group) return false;
+    return (!s->k_bits && !s->v_bits) || asked.form == file.form;
+}
+
+static qn_code take_codec(const qn_kv_scheme *s, uint32_t layer, qn_kv_codec file, qn_kv_codec *c,
+                          qn_err *err)
+{
+    if (!agrees(s, *c, file) && qn_kv_quantized(file))
+        return qn_err_set(err, QN_INVALID,
+                          "the prompt cache file has keys and values of %u bits in groups of %u "
+                          "(layer %u), the KV cache is asked for in another form; ask for the same, "
+                          "or for none", qn_kv_form_bits(file.form), file.group, layer);
+    if (!agrees(s, *c, file))
+        return qn_err_set(err, QN_INVALID,
+                          "the prompt cache file has quantized layers, but not layer %u, which is "
+                          "asked for quantized; ask for no form of the KV cache", layer);
+    *c = file;
+    return QN_OK;
+}
+
+/* A file without quantized layers may be gone on from with any scheme. */
+static qn_code take_file(const qn_kv_scheme *s, qn_kv_spec *kv, qn_err *err)
+{
+    qn_kv_codec *codecs = calloc(kv->n_layers + 1u, sizeof *codecs);
+    if (!codecs) return qn_err_set(err, QN_NOMEM, "KV scheme: out of memory");
+    bool coded;
+    qn_code rc = qn_mlx_cache_codecs(s->cache_file, kv, codecs, &coded, err);
+    for (uint32_t i = 0; !rc && coded && i < kv->n_layers; i++) {
+        qn_kv_layer *l = &kv->layers[i];
+        if (!l->n_kv_heads) continue;
+        rc = take_codec(s, i, codecs[i], &l->k_codec, err);
+        if (!rc) rc = take_codec(s, i, codecs[i], &l->v_codec, err);
+    }
+    if (!rc && coded) kv->quantized_start = 0;
+    free(codecs);
+    return rc;
+}
+
+static qn_code apply_asked(const qn_kv_scheme *s, const char *dir, qn_kv_spec *kv, qn_err *err)
+{
     if (s->config) return read_config(s, dir, kv, err);
-    if (!s->k_bits && !s->v_bits) return QN_OK;
     uint32_t group = s->group ? s->group : QN_KV_GROUP;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         set_codec(&kv->layers[i].k_codec, s->k_bits, group);
         set_codec(&kv->layers[i].v_codec, s->v_bits, group);
     }
-    return check(kv, err);
+    return QN_OK;
+}
+
+qn_code qn_kv_scheme_apply(const qn_kv_scheme *s, const char *dir, qn_kv_spec *kv, qn_err *err)
+{
+    kv->quantized_start = s->start;
+    qn_code rc = apply_asked(s, dir, kv, err);
+    if (!rc && s->cache_file) rc = take_file(s, kv, err);
+    return rc ? rc : check(kv, err);
 }

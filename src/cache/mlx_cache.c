@@ -8,9 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum cache_kind { KV_CACHE, ROTATING_CACHE, ARRAYS_CACHE } cache_kind;
+typedef enum cache_kind { KV_CACHE, QUANTIZED_CACHE, ROTATING_CACHE, ARRAYS_CACHE, N_KINDS } cache_kind;
 
-static const char *const class_names[] = {"KVCache", "RotatingKVCache", "ArraysCache"};
+static const char *const class_names[] = {"KVCache", "QuantizedKVCache", "RotatingKVCache",
+                                          "ArraysCache"};
 
 enum { NAME_BYTES = 32 };
 
@@ -65,13 +66,15 @@ static qn_code read_number(const reader *r, uint32_t layer, uint32_t i, uint32_t
     return QN_OK;
 }
 
-/* Tensor `name` of a float type with these dimensions; dims[i] 0: any, and it is filled in. */
-static qn_code find_tensor(const reader *r, const char *name, uint32_t rank, uint64_t *dims,
-                           const qn_stored **out, qn_err *err)
+enum { ANY_FLOAT = -1 };
+
+/* Tensor `name` of a type with these dimensions; dims[i] 0: any, and it is filled in. */
+static qn_code find_typed(const reader *r, const char *name, int type, uint32_t rank, uint64_t *dims,
+                          const qn_stored **out, qn_err *err)
 {
     const qn_stored *t = qn_shard_find(r->file, name);
     if (!t) return qn_err_set(err, QN_FORMAT, "cache file: no tensor \"%s\"", name);
-    bool fits = t->rank == rank && t->dtype <= QN_BF16;
+    bool fits = t->rank == rank && (type == ANY_FLOAT ? t->dtype <= QN_BF16 : (int)t->dtype == type);
     for (uint32_t i = 0; fits && i < rank; i++) {
         if (!dims[i]) dims[i] = t->dims[i];
         fits = dims[i] == t->dims[i];
@@ -84,6 +87,12 @@ static qn_code find_tensor(const reader *r, const char *name, uint32_t rank, uin
     }
     *out = t;
     return QN_OK;
+}
+
+static qn_code find_tensor(const reader *r, const char *name, uint32_t rank, uint64_t *dims,
+                           const qn_stored **out, qn_err *err)
+{
+    return find_typed(r, name, ANY_FLOAT, rank, dims, out, err);
 }
 
 /* Which rows of a stored buffer hold which positions: row (first + i) % n has position
@@ -122,6 +131,78 @@ static qn_code read_kv(reader *r, uint32_t layer, ring at, qn_err *err)
     read_rows(x->k, k, x, r->img->n_tokens, at);
     read_rows(x->v, v, x, r->img->n_tokens, at);
     return QN_OK;
+}
+
+/* Bits and group size of a quantized layer's cache, as a codec of the spec's type of scales. */
+static qn_code read_codec(const reader *r, uint32_t layer, qn_kv_codec *out, qn_err *err)
+{
+    uint32_t group = 0, bits = 0;
+    qn_code rc = read_number(r, layer, 3, 1, &group, err);
+    if (rc || (rc = read_number(r, layer, 4, 2, &bits, err))) return rc;
+    if (bits != 8 && bits != 4)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "not supported yet: cache files with keys and values of %u bits (layer "
+                          "%u); 8 and 4 are", bits, layer);
+    if (group != 32 && group != 64 && group != 128)
+        return qn_err_set(err, QN_FORMAT,
+                          "cache file, layer %u: groups of %u elements; must be 32, 64 or 128",
+                          layer, group);
+    qn_dtype scales = r->spec->layers[layer].k_codec.scales;
+    *out = (qn_kv_codec){bits == 8 ? QN_KV_Q8 : QN_KV_Q4, group, scales};
+    return QN_OK;
+}
+
+/* Copy positions [0, n) of one part of quantized heads [1, H, S, row] into [n, H, row]. */
+static void read_codes(void *dst, const qn_stored *t, uint32_t n, size_t row)
+{
+    size_t heads = t->dims[1], stored = t->dims[2];
+    for (size_t p = 0; p < n; p++) {
+        for (size_t h = 0; h < heads; h++)
+            memcpy((char *)dst + (p * heads + h) * row, (const char *)t->data + (h * stored + p) * row,
+                   row);
+    }
+}
+
+/* Keys ("L.0.*") or values ("L.1.*") of a quantized layer, heads of d elements. */
+static qn_code read_coded_heads(const reader *r, uint32_t layer, uint32_t part, qn_kv_codec c,
+                                uint32_t d, uint64_t *n_stored, const qn_kv_codes *to, qn_err *err)
+{
+    const qn_kv_layer *l = &r->spec->layers[layer];
+    void *dst[] = {to->words, to->scales, to->biases};
+    for (uint32_t i = 0; i < 3; i++) {
+        char name[NAME_BYTES];
+        const qn_stored *t;
+        snprintf(name, sizeof name, "%u.%u.%u", layer, part, i);
+        uint64_t dims[] = {1, l->n_kv_heads, *n_stored, i ? d / c.group : qn_kv_code_words(c, d)};
+        qn_code rc = find_typed(r, name, i ? (int)c.scales : QN_U32, 4, dims, &t, err);
+        if (rc) return rc;
+        *n_stored = dims[2];
+        qn_check(r->img->n_tokens <= dims[2]); /* read_length made sure */
+        read_codes(dst[i], t, r->img->n_tokens,
+                   i ? qn_kv_scale_bytes(c, d) : qn_kv_code_words(c, d) * sizeof(uint32_t));
+    }
+    return QN_OK;
+}
+
+static bool same_codec(qn_kv_codec a, qn_kv_codec b)
+{
+    return a.form == b.form && a.group == b.group && a.scales == b.scales;
+}
+
+static qn_code read_quantized(reader *r, uint32_t layer, qn_err *err)
+{
+    const qn_kv_layer *l = &r->spec->layers[layer];
+    const qn_image_layer *x = &r->img->layers[layer];
+    qn_kv_codec c;
+    uint64_t n = 0;
+    qn_code rc = read_codec(r, layer, &c, err);
+    if (rc) return rc;
+    if (!same_codec(c, l->k_codec) || !same_codec(c, l->v_codec) || x->n != r->img->n_tokens)
+        return qn_err_set(err, QN_INVALID,
+                          "cache file: layer %u is quantized to %u bits in groups of %u, this KV "
+                          "cache is not", layer, qn_kv_form_bits(c.form), c.group);
+    rc = read_coded_heads(r, layer, 0, c, l->d_k, &n, &x->k_codes, err);
+    return rc ? rc : read_coded_heads(r, layer, 1, c, l->d_v, &n, &x->v_codes, err);
 }
 
 /* The buffer of a rotating cache: in order of positions until it is full, then a ring. */
@@ -174,7 +255,7 @@ static qn_code read_kind(const reader *r, uint32_t layer, cache_kind *out, qn_er
 {
     const char *name = meta_at(r, r->old ? "2" : "1", layer);
     if (!name) return missing(layer, "the class of its cache", err);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_KINDS; i++) {
         if (strcmp(name, class_names[i])) continue;
         *out = (cache_kind)i;
         const qn_kv_layer *l = &r->spec->layers[layer];
@@ -193,16 +274,17 @@ static qn_code read_length(const reader *r, uint32_t layer, cache_kind kind, uin
 {
     *n = 0;
     if (kind == ARRAYS_CACHE) return QN_OK;
+    bool coded = kind == QUANTIZED_CACHE;
     char name[NAME_BYTES];
-    snprintf(name, sizeof name, "%u.0", layer);
+    snprintf(name, sizeof name, coded ? "%u.0.0" : "%u.0", layer);
     const qn_stored *k;
     uint64_t dims[4] = {1, 0, 0, 0};
-    qn_code rc = find_tensor(r, name, 4, dims, &k, err);
+    qn_code rc = find_typed(r, name, coded ? QN_U32 : ANY_FLOAT, 4, dims, &k, err);
     if (rc) return rc;
     if (dims[2] > QN_MAX_CACHE_TOKENS)
         return qn_err_set(err, QN_LIMIT, "cache file: more than %d tokens", QN_MAX_CACHE_TOKENS);
     if (kind == KV_CACHE && r->old) *n = (uint32_t)dims[2];
-    else if ((rc = read_number(r, layer, 2, 2, n, err))) return rc;
+    else if ((rc = read_number(r, layer, 2, coded ? 0 : 2, n, err))) return rc;
     const qn_kv_group *g = &r->spec->groups[r->spec->layers[layer].group];
     uint64_t need = g->rule == QN_KV_SLIDING && *n > g->window ? g->window : *n;
     if (need <= dims[2]) return QN_OK;
@@ -234,21 +316,53 @@ static qn_code read_outline(const reader *r, cache_kind *kinds, uint32_t *n_toke
                       "not say how many tokens they hold");
 }
 
+static reader reader_of(const qn_shard *file, const qn_kv_spec *spec)
+{
+    return (reader){.file = file, .spec = spec, .old = !qn_shard_meta(file, "1.0")};
+}
+
+qn_code qn_mlx_cache_read_codecs(const qn_shard *file, const qn_kv_spec *spec, qn_kv_codec *codecs,
+                                 bool *coded, qn_err *err)
+{
+    reader r = reader_of(file, spec);
+    *coded = false;
+    for (uint32_t i = 0; i < spec->n_layers; i++) {
+        qn_dtype t = spec->layers[i].k_codec.scales;
+        codecs[i] = (qn_kv_codec){t == QN_F16 ? QN_KV_F16 : t == QN_BF16 ? QN_KV_BF16 : QN_KV_F32, 0, t};
+        cache_kind kind = KV_CACHE;
+        qn_code rc = read_kind(&r, i, &kind, err);
+        if (!rc && kind == QUANTIZED_CACHE) rc = read_codec(&r, i, &codecs[i], err);
+        if (rc) return rc;
+        if (kind == QUANTIZED_CACHE) *coded = true;
+    }
+    return QN_OK;
+}
+
+static qn_code read_layer(reader *r, uint32_t layer, cache_kind kind, qn_err *err)
+{
+    const qn_image_layer *x = &r->img->layers[layer];
+    if (kind == ARRAYS_CACHE) return read_arrays(r, layer, err);
+    if (kind == QUANTIZED_CACHE) return read_quantized(r, layer, err);
+    if (!x->k || !x->v) /* other layers of the file are quantized */
+        return qn_err_set(err, QN_INVALID, "cache file: layer %u is not quantized, this KV cache is",
+                          layer);
+    if (kind == ROTATING_CACHE) return read_rotating(r, layer, err);
+    return read_kv(r, layer, (ring){r->img->n_tokens, 0}, err);
+}
+
 qn_code qn_mlx_cache_parse(const qn_shard *file, const qn_kv_spec *spec, qn_image **out,
                            qn_err *err)
 {
     *out = NULL;
-    reader r = {.file = file, .spec = spec, .old = !qn_shard_meta(file, "1.0")};
+    reader r = reader_of(file, spec);
     cache_kind *kinds = calloc(spec->n_layers + 1u, sizeof *kinds);
     if (!kinds) return qn_err_set(err, QN_NOMEM, "cache file: out of memory");
     uint32_t n_tokens;
+    bool coded = false;
     qn_code rc = read_outline(&r, kinds, &n_tokens, err);
-    if (!rc) rc = qn_image_new(&r.img, spec, n_tokens, err);
-    for (uint32_t i = 0; !rc && i < spec->n_layers; i++) {
-        if (kinds[i] == ARRAYS_CACHE) rc = read_arrays(&r, i, err);
-        else if (kinds[i] == ROTATING_CACHE) rc = read_rotating(&r, i, err);
-        else rc = read_kv(&r, i, (ring){n_tokens, 0}, err);
-    }
+    for (uint32_t i = 0; i < spec->n_layers; i++) coded |= kinds[i] == QUANTIZED_CACHE;
+    if (!rc) rc = qn_image_new(&r.img, spec, n_tokens, coded, err);
+    for (uint32_t i = 0; !rc && i < spec->n_layers; i++) rc = read_layer(&r, i, kinds[i], err);
     free(kinds);
     if (rc) qn_image_free(r.img);
     else *out = r.img;
@@ -276,6 +390,17 @@ qn_code qn_mlx_cache_model(const char *path, qn_buf *model, qn_err *err)
     return model->failed ? qn_err_set(err, QN_NOMEM, "cache file: out of memory") : QN_OK;
 }
 
+qn_code qn_mlx_cache_codecs(const char *path, const qn_kv_spec *spec, qn_kv_codec *codecs,
+                            bool *coded, qn_err *err)
+{
+    qn_shard *file;
+    qn_code rc = qn_shard_open(&file, path, err);
+    if (rc) return rc;
+    rc = qn_mlx_cache_read_codecs(file, spec, codecs, coded, err);
+    qn_shard_close(file);
+    return rc;
+}
+
 qn_code qn_mlx_cache_read(const char *path, const qn_kv_spec *spec, qn_image **out, qn_err *err)
 {
     *out = NULL;
@@ -298,11 +423,6 @@ typedef struct writer {
     uint64_t at;           /* bytes planned */
     uint32_t n_scalars;
 } writer;
-
-static qn_dtype type_of(qn_kv_codec c)
-{
-    return c.form == QN_KV_F16 ? QN_F16 : c.form == QN_KV_BF16 ? QN_BF16 : QN_F32;
-}
 
 static void put_meta(writer *w, const char *value, const char *fmt, uint32_t a, uint32_t b)
 {
@@ -342,11 +462,37 @@ static cache_kind kind_of(const writer *w, uint32_t layer)
 {
     const qn_kv_layer *l = &w->spec->layers[layer];
     if (l->state.n_heads) return ARRAYS_CACHE;
-    return w->spec->groups[l->group].rule == QN_KV_SLIDING ? ROTATING_CACHE : KV_CACHE;
+    if (w->spec->groups[l->group].rule == QN_KV_SLIDING) return ROTATING_CACHE;
+    return w->img->layers[layer].k ? KV_CACHE : QUANTIZED_CACHE;
+}
+
+static void plan_coded_heads(writer *w, uint32_t layer, uint32_t part, uint32_t d)
+{
+    const qn_kv_layer *l = &w->spec->layers[layer];
+    qn_kv_codec c = l->k_codec;
+    uint64_t dims[] = {1, l->n_kv_heads, w->img->n_tokens, qn_kv_code_words(c, d)};
+    for (uint32_t i = 0; i < 3; i++) {
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "%u.%u.%u", layer, part, i);
+        if (i) dims[3] = d / c.group;
+        plan(w, name, i ? c.scales : QN_U32, 4, dims);
+    }
+}
+
+static void plan_quantized(writer *w, uint32_t i)
+{
+    plan_coded_heads(w, i, 0, w->spec->layers[i].d_k);
+    plan_coded_heads(w, i, 1, w->spec->layers[i].d_v);
+    put_meta(w, class_names[QUANTIZED_CACHE], "1.%u", i, 0);
+    for (uint32_t c = 2; c < 5; c++) plan_scalar(w, i, c, false);
 }
 
 static void plan_layer(writer *w, uint32_t i)
 {
+    if (kind_of(w, i) == QUANTIZED_CACHE) {
+        plan_quantized(w, i);
+        return;
+    }
     const qn_kv_layer *l = &w->spec->layers[i];
     const qn_state_layer *s = &l->state;
     cache_kind kind = kind_of(w, i);
@@ -384,8 +530,39 @@ static void put_rows(writer *w, const float *x, uint32_t n, uint32_t heads, uint
     }
 }
 
+static void put_code_rows(writer *w, const void *x, uint32_t heads, size_t row)
+{
+    for (uint32_t h = 0; h < heads; h++) {
+        for (size_t p = 0; p < w->img->n_tokens; p++)
+            fwrite((const char *)x + (p * heads + h) * row, 1, row, w->f);
+    }
+}
+
+static void put_coded_heads(writer *w, const qn_kv_layer *l, const qn_kv_codes *x, uint32_t d)
+{
+    qn_kv_codec c = l->k_codec;
+    put_code_rows(w, x->words, l->n_kv_heads, qn_kv_code_words(c, d) * sizeof *x->words);
+    put_code_rows(w, x->scales, l->n_kv_heads, qn_kv_scale_bytes(c, d));
+    put_code_rows(w, x->biases, l->n_kv_heads, qn_kv_scale_bytes(c, d));
+}
+
+static void put_quantized(writer *w, uint32_t i)
+{
+    const qn_kv_layer *l = &w->spec->layers[i];
+    const qn_image_layer *x = &w->img->layers[i];
+    put_coded_heads(w, l, &x->k_codes, l->d_k);
+    put_coded_heads(w, l, &x->v_codes, l->d_v);
+    int32_t numbers[] = {(int32_t)w->img->n_tokens, (int32_t)l->k_codec.group,
+                         (int32_t)qn_kv_form_bits(l->k_codec.form)};
+    fwrite(numbers, sizeof *numbers, 3, w->f);
+}
+
 static void put_layer(writer *w, uint32_t i)
 {
+    if (kind_of(w, i) == QUANTIZED_CACHE) {
+        put_quantized(w, i);
+        return;
+    }
     const qn_kv_layer *l = &w->spec->layers[i];
     const qn_state_layer *s = &l->state;
     const qn_image_layer *x = &w->img->layers[i];
@@ -417,16 +594,37 @@ static qn_code put_all(writer *w, qn_err *err)
     return QN_OK;
 }
 
+static qn_code check_layer(const qn_kv_spec *spec, uint32_t i, bool coded, qn_err *err)
+{
+    const qn_kv_layer *l = &spec->layers[i];
+    if (!l->n_kv_heads && !l->state.n_heads)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "not supported yet: cache files of models whose layer %u keeps nothing", i);
+    coded = coded && (qn_kv_quantized(l->k_codec) || qn_kv_quantized(l->v_codec));
+    if (!l->n_kv_heads || !coded) return QN_OK;
+    if (spec->groups[l->group].rule == QN_KV_SLIDING)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "not supported yet: cache files of quantized windows (layer %u); mlx_lm has "
+                          "none, quantize no layers that have a window", i);
+    if (same_codec(l->k_codec, l->v_codec)) return QN_OK;
+    return qn_err_set(err, QN_UNSUPPORTED,
+                      "not supported yet: cache files with keys and values quantized apart (layer "
+                      "%u); mlx_lm has one number of bits for both", i);
+}
+
+qn_code qn_mlx_cache_check(const qn_kv_spec *spec, bool coded, qn_err *err)
+{
+    qn_code rc = QN_OK;
+    for (uint32_t i = 0; !rc && i < spec->n_layers; i++) rc = check_layer(spec, i, coded, err);
+    return rc;
+}
+
 static qn_code open_writer(writer *w, const char *model, const char *tokenizer_config, qn_err *err)
 {
-    for (uint32_t i = 0; i < w->spec->n_layers; i++) {
-        const qn_kv_layer *l = &w->spec->layers[i];
-        if (!l->n_kv_heads && !l->state.n_heads)
-            return qn_err_set(err, QN_UNSUPPORTED,
-                              "not supported yet: cache files of models whose layer %u keeps nothing",
-                              i);
-        if (l->n_kv_heads) w->type = type_of(l->k_codec);
-    }
+    qn_code rc = qn_mlx_cache_check(w->spec, w->img->coded, err);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < w->spec->n_layers; i++)
+        if (w->spec->layers[i].n_kv_heads) w->type = w->spec->layers[i].k_codec.scales;
     w->header = json_object();
     w->meta = json_object();
     json_object_set_new(w->header, "__metadata__", w->meta);

@@ -43,8 +43,9 @@ static qn_code compute(const qn_session *s, const qn_ids *ids, const char *path,
     const qn_kv_spec *spec = &s->loaded->model->kv;
     qn_image *img;
     qn_answer a = {0};
-    qn_code rc = qn_image_new(&img, spec, (uint32_t)ids->len, err);
-    if (rc) return rc;
+    bool coded = qn_image_is_coded(spec, (uint32_t)ids->len);
+    qn_code rc = qn_mlx_cache_check(spec, coded, err);
+    if (rc || (rc = qn_image_new(&img, spec, (uint32_t)ids->len, coded, err))) return rc;
     qn_request req = {.prompt = ids->data, .n_prompt = ids->len, .keep = img};
     rc = qn_generate(s, &req, NULL, NULL, false, &a, err);
     if (!rc && a.finish != QN_FINISH_LENGTH) rc = qn_err_set(err, QN_CANCELLED, "interrupted");
@@ -92,7 +93,7 @@ static int run_cache_prompt(const qn_args *args)
     qn_stop_catch();
     int status = QN_EXIT_OK;
     if (read_prompt(qn_arg_str(args, "prompt"), &prompt, &err) ||
-        qn_session_open(&s, args, qn_arg_pos(args, 0), &(qn_engine_opts){.max_rows = 1}, &err) ||
+        qn_session_open(&s, args, qn_arg_pos(args, 0), NULL, &(qn_engine_opts){.max_rows = 1}, &err) ||
         run(args, &s, &prompt, &err))
         status = qn_fail(&err);
     if (qn_stop_asked()) status = qn_stop_status();

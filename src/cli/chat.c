@@ -272,7 +272,7 @@ static int run_chat(const qn_args *args)
               .stats = qn_arg_bool(args, "stats")};
     qn_stop_catch();
     int status = QN_EXIT_OK;
-    if (qn_session_open(&c.s, args, qn_arg_pos(args, 0), &(qn_engine_opts){.max_rows = 1}, &err)) {
+    if (qn_session_open(&c.s, args, qn_arg_pos(args, 0), NULL, &(qn_engine_opts){.max_rows = 1}, &err)) {
         status = qn_fail(&err);
         if (qn_stop_asked()) status = qn_stop_status();
     } else {

@@ -175,8 +175,8 @@ static bool show(void *ctx, const char *text, size_t n)
     return !s->broken;
 }
 
-/* The cache file's path and, in *model, the model it was made for if the command line names none; a
- * different one is an error. Without a file path is empty. */
+/* The cache file's path and, in *model, the model it was made for if the command line names none.
+ * Without a file path is empty. */
 static qn_code find_cache(const qn_args *args, char *path, size_t cap, const char **model, qn_buf *of, qn_err *err)
 {
     const char *name = qn_arg_str(args, "prompt-cache-file");
@@ -186,16 +186,6 @@ static qn_code find_cache(const qn_args *args, char *path, size_t cap, const cha
     if (rc || (rc = qn_mlx_cache_model(path, of, err))) return rc;
     if (!*model && !qn_arg_given(args, "model") && !qn_arg_given(args, "query") && of->len) *model = of->data;
     return QN_OK;
-}
-
-/* Is the opened model the one that the file names? Files without a name are judged by their shapes. */
-static qn_code check_model(const qn_session *s, const qn_buf *of, qn_err *err)
-{
-    char a[PATH_MAX], b[PATH_MAX];
-    bool same_folder = of->len && realpath(of->data, a) && realpath(s->entry->path, b) && !strcmp(a, b);
-    if (!of->len || same_folder || !strcmp(of->data, s->entry->id)) return QN_OK;
-    return qn_err_set(err, QN_INVALID, "the cache file was made for the model %.100s, not for %.60s", of->data,
-                      s->entry->id);
 }
 
 static qn_code answer(const qn_args *args, const qn_session *s, const qn_buf *prompt, const qn_image *start,
@@ -261,7 +251,7 @@ static int run_generate(const qn_args *args)
     bool report = qn_arg_bool(args, "mlx-lm-report");
     qn_stop_catch();
     if (find_cache(args, cache, sizeof cache, &model, &cache_of, &err) ||
-        qn_session_open(&s, args, model, &(qn_engine_opts){.max_rows = 1}, &err) || check_model(&s, &cache_of, &err) ||
+        qn_session_open(&s, args, model, cache[0] ? cache : NULL, &(qn_engine_opts){.max_rows = 1}, &err) ||
         (cache[0] && qn_mlx_cache_read(cache, &s.loaded->model->kv, &start, &err)))
         status = qn_fail(&err);
     else if (report) puts(ruler);

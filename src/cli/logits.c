@@ -127,7 +127,7 @@ static int run_logits(const qn_args *args)
                    "no token ids; right would be: quern logits MODEL --ids 1,2,3");
         return qn_fail_usage(&err);
     }
-    qn_code rc = qn_session_open(&s, args, qn_arg_pos(args, 0), NULL, &err);
+    qn_code rc = qn_session_open(&s, args, qn_arg_pos(args, 0), NULL, NULL, &err);
     if (!rc) rc = score(args, &s, &err);
     qn_session_close(&s);
     return rc ? qn_fail(&err) : QN_EXIT_OK;

@@ -191,7 +191,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
                              .sink_timeout_ms = 60000,
                              .prefix_bytes = qn_arg_bytes(args, "prompt-cache")};
     limits.no_prefix_cache = limits.prefix_bytes == 0;
-    if (qn_session_open(&s, args, qn_arg_pos(args, 0), &limits, &err)) {
+    if (qn_session_open(&s, args, qn_arg_pos(args, 0), NULL, &limits, &err)) {
         int status = qn_fail(&err);
         return qn_stop_asked() ? QN_EXIT_OK : status;
     }

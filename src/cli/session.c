@@ -1,10 +1,12 @@
 /* session.c - see session.h. */
 #include "cli/session.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
+#include "cache/mlx_cache.h"
 #include "cli/pick.h"
 #include "cli/stop.h"
 #include "core/clock.h"
@@ -230,7 +232,8 @@ uint32_t qn_block_tokens_read(const qn_args *args) { return choice(args, "paged-
 
 qn_code qn_kv_scheme_read(const qn_args *args, qn_kv_scheme *out, qn_err *err)
 {
-    *out = (qn_kv_scheme){.group = choice(args, "kv-group-size")};
+    *out = (qn_kv_scheme){0};
+    if (qn_arg_given(args, "kv-group-size")) out->group = choice(args, "kv-group-size");
     const char *scheme = qn_arg_str(args, "kv-quant");
     uint32_t bits = choice(args, "kv-bits");
     if (scheme && bits)
@@ -253,14 +256,31 @@ static void on_load(void *user, const char *what, uint64_t done, uint64_t total)
     qn_progress_update(user, total ? (double)done / (double)total : -1, detail);
 }
 
+/* Is this model the one that the file names? Files without a name are judged by their shapes. */
+static qn_code check_model(const qn_model_entry *e, const char *cache_file, qn_err *err)
+{
+    char a[PATH_MAX], b[PATH_MAX];
+    qn_buf of = {0};
+    qn_code rc = qn_mlx_cache_model(cache_file, &of, err);
+    bool same_folder = of.len && realpath(of.data, a) && realpath(e->path, b) && !strcmp(a, b);
+    if (!rc && of.len && !same_folder && strcmp(of.data, e->id))
+        rc = qn_err_set(err, QN_INVALID, "the cache file was made for the model %.100s, not for %.60s",
+                        of.data, e->id);
+    qn_buf_release(&of);
+    return rc;
+}
+
 static qn_code open_parts(qn_session *s, const qn_args *args, const char *positional,
-                          const qn_engine_opts *limits, qn_progress *p, qn_err *err)
+                          const char *cache_file, const qn_engine_opts *limits, qn_progress *p,
+                          qn_err *err)
 {
     qn_kv_scheme kv;
     qn_code rc = qn_kv_scheme_read(args, &kv, err);
     if (rc) return rc;
     kv.config_required = !limits; /* comparisons want what they ask for */
+    kv.cache_file = cache_file;
     if ((rc = qn_pick_model(&s->store, args, positional, &s->entry, err))) return rc;
+    if (cache_file && (rc = check_model(s->entry, cache_file, err))) return rc;
     qn_loaded_opts lo = {.device = qn_device_opts_read(args), .progress = on_load, .user = p,
                          .no_panel_cache = qn_arg_bool(args, "no-panel-cache"), .kv = kv};
     if ((rc = qn_loaded_open(&s->loaded, s->entry->path, s->entry->id, &lo, err))) return rc;
@@ -272,13 +292,13 @@ static qn_code open_parts(qn_session *s, const qn_args *args, const char *positi
 }
 
 qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional,
-                        const qn_engine_opts *limits, qn_err *err)
+                        const char *cache_file, const qn_engine_opts *limits, qn_err *err)
 {
     *s = (qn_session){0};
     double start = qn_now_ms();
     qn_progress p = {0};
     qn_progress_start(&p, "opening the model");
-    qn_code rc = open_parts(s, args, positional, limits, &p, err);
+    qn_code rc = open_parts(s, args, positional, cache_file, limits, &p, err);
     qn_progress_end(&p, !rc, NULL);
     s->load_ms = qn_now_ms() - start;
     if (rc) qn_session_close(s);

@@ -34,10 +34,12 @@ typedef struct qn_session {
 } qn_session;
 
 /* Find the model (pick.h), open it with progress on stderr, start an engine within `limits` (NULL:
- * no engine). On failure everything is closed again and the session is zeroed. Errors: those of
- * qn_pick_model, qn_loaded_open, qn_engine_new. */
+ * no engine), its KV cache fit for a request that starts from `cache_file`, which must be one of this
+ * model (NULL: none will). On failure everything is closed again and the session is zeroed. Errors:
+ * those of qn_pick_model, qn_mlx_cache_model, qn_loaded_open, qn_engine_new, QN_INVALID (another
+ * model's file). */
 qn_code qn_session_open(qn_session *s, const qn_args *args, const char *positional,
-                        const qn_engine_opts *limits, qn_err *err);
+                        const char *cache_file, const qn_engine_opts *limits, qn_err *err);
 
 /* A zeroed session is allowed (no failure). */
 void qn_session_close(qn_session *s);

@@ -26,6 +26,10 @@ typedef struct qn_item {
      * calls; 0: none. For devices that follow the order of a reference's rotating cache; others
      * ignore it. */
     uint32_t decode_from;
+    /* Positions that were brought in not quantized before the sequence's first pass. To devices that
+     * quantize KV after a pass, as mlx-lm does, an item from there is still a first one; others
+     * ignore it. */
+    uint32_t n_brought;
     /* Block table per KV group: position p lives in block blocks[g][p / block_tokens - first[g]].
      * Covers every position the item may read or write. */
     const uint32_t *blocks[QN_MAX_KV_GROUPS];

@@ -14,7 +14,18 @@ uint32_t qn_kv_form_bits(qn_kv_form f)
 size_t qn_kv_codec_bytes(qn_kv_codec c, size_t n)
 {
     size_t bytes = n * qn_kv_form_bits(c.form) / 8;
-    return qn_kv_quantized(c) ? bytes + n / c.group * 2 * qn_dtype_size(c.scales) : bytes;
+    return qn_kv_quantized(c) ? bytes + 2 * qn_kv_scale_bytes(c, n) : bytes;
+}
+
+size_t qn_kv_code_words(qn_kv_codec c, size_t d) { return d * qn_kv_form_bits(c.form) / 32; }
+
+size_t qn_kv_scale_bytes(qn_kv_codec c, size_t d) { return d / c.group * qn_dtype_size(c.scales); }
+
+qn_kv_codes qn_kv_codes_at(const qn_kv_codes *x, qn_kv_codec c, size_t d, size_t n_heads)
+{
+    size_t at = n_heads * qn_kv_scale_bytes(c, d);
+    return (qn_kv_codes){x->words + n_heads * qn_kv_code_words(c, d), (char *)x->scales + at,
+                         (char *)x->biases + at};
 }
 
 size_t qn_kv_layer_bytes(const qn_kv_layer *l)

@@ -34,6 +34,14 @@ typedef struct qn_kv_codec {
     qn_dtype scales;    /* of scales and biases, should the codec become Q8 or Q4 */
 } qn_kv_codec;
 
+/* Quantized heads in host memory as MLX has them, in no device's layout. Of every position and head:
+ * the code words [d*bits/32], a little-endian bit stream, and the scales and biases [d/group] of the
+ * codec's type. Borrowed pointers. */
+typedef struct qn_kv_codes {
+    uint32_t *words;
+    void *scales, *biases;
+} qn_kv_codes;
+
 typedef struct qn_kv_group {
     qn_kv_rule rule;
     uint32_t window; /* SLIDING: positions, the query's own included; else 0 */
@@ -56,9 +64,10 @@ typedef struct qn_kv_spec {
     uint32_t block_tokens; /* a power of two from 16 to 256 */
     uint32_t n_groups, n_layers;
     qn_kv_group groups[QN_MAX_KV_GROUPS];
-    /* Where a device imitates mlx-lm (ref): an item that starts at this position or later attends to
-     * quantized KV, an earlier one, and always the first, to what was computed. Other devices encode
-     * on append and attend to the codes from the first token on. */
+    /* Where a device imitates mlx-lm (qn_device.exact): an item that starts at this position or
+     * later attends to quantized KV, an earlier one, and always the first, to what was computed.
+     * Other devices encode on append and attend to the codes from the first token on; for them it
+     * is 0. */
     uint32_t quantized_start;
     uint32_t n_states;     /* slots for recurrent state; 0 when no layer has any */
     qn_kv_layer *layers;   /* [n_layers]; layers without KV have n_kv_heads 0 */
@@ -71,6 +80,14 @@ uint32_t qn_kv_form_bits(qn_kv_form f);
 /* Bytes that n elements take, scales and biases included; n a whole number of groups (no failure).
  */
 size_t qn_kv_codec_bytes(qn_kv_codec c, size_t n);
+
+/* Of a quantized codec: words of a head of d elements, and bytes of its scales, or of its biases (no
+ * failure). */
+size_t qn_kv_code_words(qn_kv_codec c, size_t d);
+size_t qn_kv_scale_bytes(qn_kv_codec c, size_t d);
+
+/* The codes `n_heads` heads further on (no failure). */
+qn_kv_codes qn_kv_codes_at(const qn_kv_codes *x, qn_kv_codec c, size_t d, size_t n_heads);
 
 /* Bytes of one position of a layer, keys and values of all its heads (no failure). */
 size_t qn_kv_layer_bytes(const qn_kv_layer *l);

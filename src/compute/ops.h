@@ -48,6 +48,7 @@ typedef struct qn_tensor {
 typedef struct qn_device {
     const qn_ops *ops;
     const char *name; /* "cpu", "ref", ... */
+    bool exact;       /* imitates mlx-lm: its bits, and the order in which it does things */
 } qn_device;
 
 /* One forward pass under way: scratch memory and the batch. Concrete devices embed it. */
@@ -162,12 +163,21 @@ struct qn_ops {
     void (*kv_read)(qn_kv *kv, uint32_t group, uint32_t block, void *host);
     void (*kv_store)(qn_kv *kv, uint32_t group, uint32_t block, const void *host);
 
-    /* Keys [n_kv_heads, d_k] and values [n_kv_heads, d_v] of a layer at place `at` of a block of its
-     * group, as float32 in host memory; and back. Not for layers with a quantized codec (no
-     * failure). */
-    void (*kv_get)(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, float *k, float *v);
-    void (*kv_put)(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, const float *k,
-                   const float *v);
+    /* Keys [n, n_kv_heads, d_k] and values [n, n_kv_heads, d_v] of a layer, of n places from `at` of
+     * a block of its group, as float32 in host memory; and back. NULL: those are left alone. With a
+     * quantized codec put encodes, and get gives what was computed, which only devices keep that
+     * imitate mlx-lm (qn_device.exact); others must not be asked (no failure). */
+    void (*kv_get)(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n, float *k,
+                   float *v);
+    void (*kv_put)(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                   const float *k, const float *v);
+
+    /* The same of keys and values with a quantized codec as their codes, scales and biases: nothing
+     * is decoded, nothing is lost. Words NULL: those are left alone (no failure). */
+    void (*kv_get_codes)(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                         const qn_kv_codes *k, const qn_kv_codes *v);
+    void (*kv_put_codes)(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                         const qn_kv_codes *k, const qn_kv_codes *v);
 
     /* A run for batches within the limits. Without limits.scratch_bytes it has no memory yet and
      * measures: the operations between `begin` and `end` take what they will take later, and neither

@@ -440,7 +440,7 @@ qn_code qn_engine_new(qn_engine **out, qn_model *model, const qn_engine_opts *op
     qn_engine *e = calloc(1, sizeof *e);
     if (!e) return qn_err_set(err, QN_NOMEM, "engine: out of memory");
     e->model = model;
-    e->exact = !strcmp(model->dev->name, "ref");
+    e->exact = model->dev->exact;
     e->traces = qn_rt_flag("P2R_TRACE", false);
     e->logs_memory = qn_rt_flag("PREFILL_MEM_LOG", false);
     for (uint32_t i = 0; e->exact && i < model->kv.n_layers; i++)

@@ -59,7 +59,9 @@ static qn_code open_parts(qn_loaded *l, const char *dir, const qn_loaded_opts *o
     bool cached = !o->no_panel_cache && !qn_state_path(cache, sizeof cache, "panels", &no_home);
     qn_model_opts mo = {.cache_dir = cached ? cache : NULL, .progress = on_weights, .user = (void *)(uintptr_t)o};
     if ((rc = qn_model_open(&l->model, l->folder, l->dev, &mo, err))) return rc;
-    return qn_kv_scheme_apply(&o->kv, dir, &l->model->kv, err);
+    rc = qn_kv_scheme_apply(&o->kv, dir, &l->model->kv, err);
+    if (!l->dev->exact) l->model->kv.quantized_start = 0;
+    return rc;
 }
 
 /* Step 2 of the data path. */

@@ -133,6 +133,12 @@ static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
     return true;
 }
 
+/* Positions that a file brought in not quantized (qn_item). */
+static uint32_t n_brought(const qn_gen *g)
+{
+    return g->start && !g->start->coded ? g->start->n_tokens : 0;
+}
+
 /* Where mlx-lm ends the forward pass that starts at g->computed, with a quantized cache: it prefills
  * in steps all but the last token of a prompt, which goes alone, as every token after it. There only
  * the side of quantized_start counts, so a preempted row may take them together. *whole: no cut
@@ -140,7 +146,7 @@ static bool reserve(qn_engine *e, qn_gen *g, uint32_t n)
 static uint32_t compat_end(const qn_engine *e, const qn_gen *g, bool *whole)
 {
     uint32_t from = g->computed, last = g->n_prompt - 1, start = e->kv.quantized_start;
-    if (start == 0) start = 1;
+    if (start <= n_brought(g)) start = n_brought(g) + 1;
     *whole = from < last;
     if (qn_gen_is_wide(g)) return from + 1;
     if (from < last) return last - from > QN_MLX_PREFILL ? from + QN_MLX_PREFILL : last;
@@ -245,7 +251,8 @@ static void add_item(qn_engine *e, qn_gen *g)
                     .n_new = g->n_planned,
                     .n_past = g->computed,
                     .state = g->state_slot,
-                    .decode_from = decode_from(g)};
+                    .decode_from = decode_from(g),
+                    .n_brought = n_brought(g)};
     if (g->given && g->computed < g->n_prompt)
         it->given = g->given + (size_t)g->computed * e->model->info.d_model;
     qn_table_view(&g->table, e->blocks, it);

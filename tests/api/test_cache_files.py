@@ -45,8 +45,9 @@ def family(request):
 
 
 def make_model(family, case, tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp(family) / case)
-    with open(os.path.join(ROOT, "tests", "golden", "models", family + ".json"), encoding="utf-8") as f:
+    """A case of one of the golden files: models/llama, ... or kv."""
+    folder = str(tmp_path_factory.mktemp(os.path.basename(family)) / case)
+    with open(os.path.join(ROOT, "tests", "golden", family + ".json"), encoding="utf-8") as f:
         cases = json.load(f)["cases"]
     synth.write(next(c["recipe"] for c in cases if c["name"] == case), folder)
     write_tokenizer(folder)
@@ -55,7 +56,7 @@ def make_model(family, case, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(family, tmp_path_factory):
-    return make_model(family, "base-bf16", tmp_path_factory)
+    return make_model("models/" + family, "base-bf16", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +74,15 @@ def ids_of(text):
     return mx.array([ord(c) - 32 for c in text])
 
 
-def prefill(model, text):
+def prefill(model, text, **kv):
     cache = make_prompt_cache(model)
-    for _ in generate_step(ids_of(text), model, max_tokens=0, prompt_cache=cache):
+    for _ in generate_step(ids_of(text), model, max_tokens=0, prompt_cache=cache, **kv):
         pass
     return cache
 
 
-def go_on(model, cache, text, n=N_REPLY):
-    out = [t for t, _ in generate_step(ids_of(text), model, max_tokens=n, prompt_cache=cache)]
+def go_on(model, cache, text, n=N_REPLY, **kv):
+    out = [t for t, _ in generate_step(ids_of(text), model, max_tokens=n, prompt_cache=cache, **kv)]
     return "".join(chr(t + 32) if t < 95 else "" for t in out)
 
 
@@ -97,7 +98,8 @@ def in_order(cache):
     if kind == "RotatingKVCache":
         n = min(cache.offset, cache.max_size)
         return [mx.contiguous(cache._temporal_order(a)[..., -n:, :]) for a in (cache.keys, cache.values)]
-    return [mx.contiguous(a[..., : cache.offset, :]) for a in (cache.keys, cache.values)]
+    parts = [*cache.keys, *cache.values] if kind == "QuantizedKVCache" else [cache.keys, cache.values]
+    return [mx.contiguous(a[..., : cache.offset, :]) for a in parts]
 
 
 def test_written(folder, model, tmp_path):
@@ -129,7 +131,7 @@ def test_read(folder, model, tmp_path, n_more):
 
 def test_round_trip(family, tmp_path_factory, tmp_path):
     """In float32 nothing is lost: the default device goes on as if it had never stopped."""
-    folder = make_model(family, "base-f32", tmp_path_factory)
+    folder = make_model("models/" + family, "base-f32", tmp_path_factory)
     path = str(tmp_path / "trip.safetensors")
     quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--prompt-cache-file", path)
     args = ["--raw", "--max-tokens", "40", "--repetition-penalty", "1"]
@@ -149,7 +151,7 @@ def test_short(folder, model, tmp_path):
 
 def test_old_form(tmp_path_factory, tmp_path):
     """Before mlx-lm 0.32 numbers were metadata: K and V are cut to the length, class names come third."""
-    folder = make_model("llama", "base-bf16", tmp_path_factory)
+    folder = make_model("models/llama", "base-bf16", tmp_path_factory)
     model = load_model(Path(folder))[0]
     cache = prefill(model, PROMPT)
     path = str(tmp_path / "old.safetensors")
@@ -163,7 +165,7 @@ def test_old_form(tmp_path_factory, tmp_path):
 
 
 def test_refusals(tmp_path_factory, tmp_path):
-    llama, other = (make_model(f, "base-bf16", tmp_path_factory) for f in ("llama", "qwen3_5"))
+    llama, other = (make_model("models/" + f, "base-bf16", tmp_path_factory) for f in ("llama", "qwen3_5"))
     path = str(tmp_path / "x.safetensors")
     model = load_model(Path(llama))[0]
     save_prompt_cache(path, prefill(model, PROMPT), {"model": llama, "tokenizer_config": "{}"})
@@ -174,11 +176,147 @@ def test_refusals(tmp_path_factory, tmp_path):
     done = quern("generate", other, *args, check=False)
     assert done.returncode == 1 and "made for another model" in done.stderr
     arrays, meta = mx.load(path, return_metadata=True)
-    mx.save_safetensors(path, arrays, {**meta, "1.0": "QuantizedKVCache"})
+    mx.save_safetensors(path, arrays, {**meta, "1.0": "ChunkedKVCache"})
     done = quern("generate", llama, *args, check=False)
-    assert done.returncode == 1 and "not supported yet: cache files with a QuantizedKVCache" in done.stderr
+    assert done.returncode == 1 and "not supported yet: cache files with a ChunkedKVCache" in done.stderr
     done = quern("cache-prompt", llama, "--prompt", "x", check=False)
     assert done.returncode == 2 and "--prompt-cache-file" in done.stderr
+
+
+# ---- quantized caches ----
+
+QUANTIZED = {  # a case of kv.json: bits, group size, where mlx-lm starts to quantize
+    "llama-kv8-g64": (8, 64, 0),
+    "llama-kv4-g64": (4, 64, len(PROMPT)),
+    "llama-kv4-g32": (4, 32, 20),
+    "llama-kv4-g64-later": (4, 64, len(PROMPT) + 1),  # the file is not quantized yet
+    "llama-kv8-f16": (8, 64, 0),
+    "qwen3-kv8-g32": (8, 32, 3),
+    "qwen3_5-kv8": (4, 32, 0),
+}
+
+
+@pytest.fixture(scope="module", params=QUANTIZED)
+def quantized(request, tmp_path_factory):
+    """A model, how its cache is quantized in mlx-lm's words and in ours."""
+    bits, group, start = QUANTIZED[request.param]
+    folder = make_model("kv", request.param, tmp_path_factory)
+    return (folder, load_model(Path(folder))[0], {"kv_bits": bits, "kv_group_size": group, "quantized_kv_start": start},
+            ["--kv-bits", str(bits), "--kv-group-size", str(group), "--quantized-kv-start", str(start)])
+
+
+def reply_after(path, *args, device="--l1"):
+    return quern("generate", "--prompt-cache-file", path, "--prompt", REST, "--raw", device, "--max-tokens", str(N_REPLY),
+                 *args).stdout.rstrip("\n")
+
+
+def save(path, cache, folder):
+    save_prompt_cache(path, cache, {"model": folder, "tokenizer_config": "{}"})
+
+
+def test_quantized_written(quantized, tmp_path):
+    folder, model, kv, flags = quantized
+    path = str(tmp_path / "written.safetensors")
+    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--l1", "--prompt-cache-file", path, *flags)
+    got, want = load_prompt_cache(path), prefill(model, PROMPT, **kv)
+    assert [type(c).__name__ for c in got] == [type(c).__name__ for c in want]
+    for g, w in zip(got, want):
+        if type(w).__name__ == "QuantizedKVCache":
+            assert (g.offset, g.group_size, g.bits) == (w.offset, w.group_size, w.bits)
+        for a, b in zip(in_order(g), in_order(w), strict=True):
+            assert bits(a) == bits(b)
+    assert go_on(model, got, REST, **kv) == go_on(model, want, REST, **kv)
+
+
+@pytest.mark.parametrize("n_more", [0, 9], ids=lambda n: f"{n}-more")
+def test_quantized_read(quantized, tmp_path, n_more):
+    """The file decides, with or without the flags that it was made with."""
+    folder, model, kv, flags = quantized
+    path = str(tmp_path / "read.safetensors")
+    cache = prefill(model, PROMPT, **kv)
+    if n_more:
+        go_on(model, cache, "0", n_more - 1, **kv)
+    save(path, cache, folder)
+    coded = any(type(c).__name__ == "QuantizedKVCache" for c in cache)
+    want = go_on(model, cache, REST, **kv).rstrip("\n")
+    assert reply_after(path, *flags) == want
+    if coded:
+        assert reply_after(path) == want
+
+
+def test_plain_file_quantized_later(quantized, tmp_path):
+    folder, model, kv, flags = quantized
+    path = str(tmp_path / "plain.safetensors")
+    cache = prefill(model, PROMPT)
+    save(path, cache, folder)
+    assert reply_after(path, *flags) == go_on(model, cache, REST, **kv).rstrip("\n")
+
+
+def test_quantized_round_trip(quantized, tmp_path):
+    """The default device encodes as it stores: the file has its codes, from any length on."""
+    folder, model, _, flags = quantized
+    path = str(tmp_path / "trip.safetensors")
+    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--prompt-cache-file", path, *flags)
+    assert any(type(c).__name__ == "QuantizedKVCache" for c in load_prompt_cache(path))
+    again = str(tmp_path / "again.safetensors")
+    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--prompt-cache-file", again, *flags, "--threads", "1")
+    with open(path, "rb") as a, open(again, "rb") as b:
+        assert a.read() == b.read()
+    if "qwen3_5" not in folder:  # its convolution inputs are stored in the model's type
+        args = ["--raw", "--max-tokens", "40", "--repetition-penalty", "1"]
+        got = quern("generate", folder, "--prompt-cache-file", path, "--prompt", REST, *args).stdout
+        assert got == quern("generate", folder, "--prompt", PROMPT + REST, *args, *flags).stdout
+
+
+def test_kv_config_file(tmp_path_factory, tmp_path):
+    """Layers with forms of their own, and some with none; mlx-lm goes on with them."""
+    folder = make_model("kv", "llama-map", tmp_path_factory)
+    layers = [(0, 8, 64), (1, 4, 32), (3, 4, 64)]
+    with open(os.path.join(folder, "kv_config.json"), "w", encoding="utf-8") as f:
+        json.dump([{"layer_idx": i, "bits": b, "group_size": g} for i, b, g in layers], f)
+    model, path = load_model(Path(folder))[0], str(tmp_path / "map.safetensors")
+    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--l1", "--kv-quant", "config", "--prompt-cache-file", path)
+    cache = load_prompt_cache(path)
+    assert [getattr(c, "bits", 0) for c in cache] == [8, 4, 0, 4]
+    want = go_on(model, cache, REST).rstrip("\n")
+    assert reply_after(path) == want and reply_after(path, "--kv-quant", "config") == want
+    for wrong in (["--kv-bits", "8"], ["--kv-group-size", "64"]):
+        done = quern("generate", folder, "--prompt-cache-file", path, "--prompt", "x", *wrong, check=False)
+        assert done.returncode == 1 and "layer 1" in done.stderr
+
+
+def test_old_quantized_form(tmp_path_factory, tmp_path):
+    folder = make_model("kv", "llama-kv8-g64", tmp_path_factory)
+    model = load_model(Path(folder))[0]
+    cache = prefill(model, PROMPT, kv_bits=8, quantized_kv_start=0)
+    path = str(tmp_path / "old.safetensors")
+    arrays, meta = {}, {"1.model": folder, "1.tokenizer_config": "{}"}
+    for i, c in enumerate(cache):
+        for j, a in enumerate(in_order(c)):
+            arrays[f"{i}.{j // 3}.{j % 3}"] = a
+        for j, n in enumerate((c.offset, c.group_size, c.bits)):
+            meta[f"0.{i}.{j}"] = str(n)
+        meta[f"2.{i}"] = "QuantizedKVCache"
+    mx.save_safetensors(path, arrays, meta)
+    assert reply_after(path) == go_on(model, cache, REST).rstrip("\n")
+
+
+def test_quantized_refusals(tmp_path_factory, tmp_path):
+    folder, gemma = (make_model("kv", c, tmp_path_factory) for c in ("llama-kv8-g64", "gemma3-map-of-global-layers"))
+    model, path = load_model(Path(folder))[0], str(tmp_path / "q.safetensors")
+    args = [folder, "--prompt", "x", "--prompt-cache-file", path]
+    save(path, prefill(model, PROMPT, kv_bits=8, kv_group_size=32, quantized_kv_start=0), folder)
+    for wrong in (["--kv-bits", "4"], ["--kv-quant", "k8v4"], ["--kv-group-size", "64"], ["--kv-bits", "8", "--kv-group-size", "64"]):
+        done = quern("generate", *args, *wrong, check=False)
+        assert done.returncode == 1 and "8 bits in groups of 32" in done.stderr, wrong
+    quern("generate", *args, "--kv-bits", "8", "--max-tokens", "1")
+    save(path, prefill(model, PROMPT, kv_bits=3, quantized_kv_start=0), folder)
+    done = quern("generate", *args, check=False)
+    assert done.returncode == 1 and "not supported yet: cache files with keys and values of 3 bits" in done.stderr
+    done = quern("cache-prompt", *args, "--kv-quant", "k8v4", check=False)
+    assert done.returncode == 1 and "not supported yet: cache files with keys and values quantized apart" in done.stderr
+    done = quern("cache-prompt", gemma, *args[1:], "--kv-bits", "8", "--kv-group-size", "32", check=False)
+    assert done.returncode == 1 and "not supported yet: cache files of quantized windows" in done.stderr
 
 
 def test_command_lines(need_model, tmp_path):

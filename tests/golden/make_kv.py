@@ -6,6 +6,8 @@ A case holds a recipe (see make.py), how the cache is quantized (`kv_bits`, `kv_
 mlx-lm, or `map`, a kv_config.json), the ids and the sizes of the forward passes, the logits of every position as
 float32 bits (base64), and what mlx_lm.generate.generate_step makes of the first N_PROMPT ids: tokens and their
 logprobs. mlx-lm knows no per-layer map; here the listed layers are converted by the same rule at the same moments.
+`after_cache` and `after_plain` are replies to the same ids when the first N_CACHED lie in a prompt cache, which was
+made with the same rule, or without any: then the first pass that goes on from it still attends to floats.
 """
 import hashlib
 import importlib
@@ -27,7 +29,7 @@ import synth
 
 generate = importlib.import_module("mlx_lm.generate")  # the name in mlx_lm is the function
 HERE = os.path.dirname(os.path.abspath(__file__))
-N_PROMPT, N_REPLY = 29, 12
+N_PROMPT, N_REPLY, N_CACHED = 29, 12, 17
 TWO_64 = {"head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 ONE_32 = {"head_dim": 32, "num_attention_heads": 3, "num_key_value_heads": 1}
 Q4, Q8 = {"group_size": 64, "bits": 4}, {"group_size": 32, "bits": 8}
@@ -83,15 +85,26 @@ def in_chunks(model, ids, chunks, convert):
     return np.concatenate(rows)
 
 
-def reply(model, ids, how, convert):
+def run(model, ids, how, convert, n_reply, cache):
     plain, args = generate.maybe_quantize_kv_cache, dict(how)
     if args.pop("map", None):
         args["kv_bits"] = 8  # any: the map's rule takes its place
         generate.maybe_quantize_kv_cache = lambda prompt_cache, **_: convert(prompt_cache)
     try:
-        steps = list(generate.generate_step(mx.array(ids), model, max_tokens=N_REPLY, **args))
+        return list(generate.generate_step(mx.array(ids), model, max_tokens=n_reply, prompt_cache=cache, **args))
     finally:
         generate.maybe_quantize_kv_cache = plain
+
+
+def cached(model, ids, how, convert):
+    """As mlx_lm.cache_prompt leaves it."""
+    cache = make_prompt_cache(model)
+    run(model, ids, how, convert, 0, cache)
+    return cache
+
+
+def reply(model, ids, how, convert, cache=None):
+    steps = run(model, ids, how, convert, N_REPLY, cache)
     tokens = [int(t) for t, _ in steps]
     picked = [float(lp[t].astype(mx.float32)) for t, (_, lp) in zip(tokens, steps)]
     return {"tokens": tokens, "logprobs": picked}
@@ -106,9 +119,13 @@ def make(name, family, changes, dtype, quant, how, chunks):
         model, _ = load_model(Path(folder), lazy=False, strict=True)
         ids = [(7 * i * i + 3 * i + seed) % config["vocab_size"] for i in range(sum(chunks))]
         convert = converter(how)
+        first, rest = ids[:N_CACHED], ids[N_CACHED:N_PROMPT]
+        quantized, plain = cached(model, first, how, convert), cached(model, first, {}, None)
         return {"name": name, "recipe": recipe, "how": how, "ids": ids, "chunks": chunks,
                 "logits": b64(in_chunks(model, ids, chunks, convert)), "n_prompt": N_PROMPT,
-                **reply(model, ids[:N_PROMPT], how, convert)}
+                **reply(model, ids[:N_PROMPT], how, convert), "n_cached": N_CACHED,
+                "after_cache": reply(model, rest, how, convert, quantized),
+                "after_plain": reply(model, rest, how, convert, plain)}
 
 
 def main():

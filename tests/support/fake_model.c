@@ -301,7 +301,7 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
     qn_check(f);
     if (o) f->o = *o;
     if (!f->o.n_vocab) f->o.n_vocab = QN_FAKE_VOCAB;
-    f->dev = (qn_device){&fake_ops, "fake"};
+    f->dev = (qn_device){.ops = &fake_ops, .name = "fake"};
     f->base = (qn_model){.ops = &fake_model_ops, .dev = &f->dev};
     f->base.info = (qn_model_info){.model_type = "fake",
                                    .n_vocab = f->o.n_vocab,

@@ -147,7 +147,7 @@ static void open_world(world *w, uint32_t n_blocks, uint32_t window, uint32_t ch
 {
     qn_err err = {0};
     memset(w, 0, sizeof *w);
-    w->dev = (qn_device){&ops, "hashes"};
+    w->dev = (qn_device){.ops = &ops, .name = "hashes"};
     w->n_groups = window ? 2 : 1;
     w->max_bytes = max_bytes;
     qn_kv_spec spec = {.block_tokens = BLOCK, .n_groups = w->n_groups};

@@ -258,16 +258,23 @@ static size_t routing(const side *s, const inputs *in, int round, float *out)
     return (size_t)in->t * e;
 }
 
-/* Fill the past of both items, then attend; in between, blocks are copied, read and stored. */
-/* From the last block but one to the last, position by position. */
+/* From the last block but one to the last, a few positions at a time, keys and values together or
+ * apart. */
 static void move_positions(const side *s, qn_kv *kv)
 {
-    float k[256], v[256];
-    for (uint32_t at = 0; at < BLOCK_TOKENS; at++) {
-        CALL(s, kv_get, kv, 1, N_BLOCKS - 2, at, k, v);
-        CALL(s, kv_put, kv, 1, N_BLOCKS - 1, at, k, v);
+    float k[BLOCK_TOKENS * 256], v[BLOCK_TOKENS * 256];
+    for (uint32_t at = 0, n; at < BLOCK_TOKENS; at += n) {
+        n = at % 3 + 1 < BLOCK_TOKENS - at ? at % 3 + 1 : BLOCK_TOKENS - at;
+        if (at % 2) CALL(s, kv_get, kv, 1, N_BLOCKS - 2, at, n, k, v);
+        else CALL(s, kv_get, kv, 1, N_BLOCKS - 2, at, n, k, NULL);
+        if (at % 2 == 0) CALL(s, kv_get, kv, 1, N_BLOCKS - 2, at, n, NULL, v);
+        if (at % 4) CALL(s, kv_put, kv, 1, N_BLOCKS - 1, at, n, k, v);
+        else CALL(s, kv_put, kv, 1, N_BLOCKS - 1, at, n, NULL, v);
+        if (at % 4 == 0) CALL(s, kv_put, kv, 1, N_BLOCKS - 1, at, n, k, NULL);
     }
 }
+
+/* Fill the past of both items, then attend; in between, blocks are copied, read and stored. */
 
 static size_t attention(const side *s, const inputs *in, int round, float *out)
 {
@@ -313,6 +320,142 @@ static size_t attention(const side *s, const inputs *in, int round, float *out)
         .layer = 1, .n_heads = h, .scale = 0.3f, .softcap = round % 4 == 1 ? 3.0f : 0.0f};
     if (round % 3 == 2) a.sinks = up(s, in->v, 1, h);
     n += take(s, CALL(s, attend, s->run, up(s, in->a, in->t, h * d), &a), out + n);
+    finish(s);
+    CALL(s, kv_free, kv);
+    return n;
+}
+
+enum { CODED_HEADS = 2, MOST_CODED = 128 }; /* KV heads, and elements of one */
+
+/* Room for the codes of a block. */
+typedef struct coded {
+    uint32_t words[BLOCK_TOKENS * CODED_HEADS * MOST_CODED / 4];
+    float scales[BLOCK_TOKENS * CODED_HEADS * 4], biases[BLOCK_TOKENS * CODED_HEADS * 4];
+} coded;
+
+static qn_kv_codec codec_of(int round, int kind, qn_dtype scales)
+{
+    static const uint32_t groups[] = {32, 64, 128};
+    static const qn_kv_form kinds[] = {QN_KV_F32, QN_KV_Q8, QN_KV_Q4};
+    return (qn_kv_codec){kinds[kind], kind ? groups[(round / 2 + kind) % 3] : 0, scales};
+}
+
+static qn_kv_spec coded_spec(int round, qn_dtype scales, qn_kv_layer *layers)
+{
+    const uint32_t d = MOST_CODED; /* whole groups of every size */
+    *layers = (qn_kv_layer){.n_kv_heads = CODED_HEADS, .d_k = d, .d_v = d,
+                            .k_codec = codec_of(round, round % 3, scales),
+                            .v_codec = codec_of(round, round % 2 + 1, scales)};
+    return (qn_kv_spec){.block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 1, .layers = layers};
+}
+
+/* Write the inputs a and b as keys and values of block 0. */
+static void fill_block(const side *s, qn_kv *kv, const inputs *in, uint32_t cols)
+{
+    enum { N = BLOCK_TOKENS };
+    static const uint32_t block = 0;
+    uint32_t pos[N];
+    for (uint32_t i = 0; i < N; i++) pos[i] = i;
+    qn_item item = {.n_new = N, .blocks = {&block}};
+    qn_batch b = {.n_tokens = N, .n_items = 1, .items = &item, .ids = in->ids, .pos = pos};
+    CALL(s, begin, s->run, &b, kv);
+    CALL(s, kv_write, s->run, 0, up(s, in->a, N, cols), up(s, in->b, N, cols));
+    finish(s);
+}
+
+/* The codes of a block as floats: bytes, then scales and biases. */
+static size_t take_codes(const coded *x, qn_kv_codec c, uint32_t d, float *out)
+{
+    size_t rows = BLOCK_TOKENS * CODED_HEADS, n = 4 * rows * qn_kv_code_words(c, d);
+    for (size_t i = 0; i < n; i++) out[i] = ((const uint8_t *)x->words)[i];
+    qn_widen(out + n, x->scales, c.scales, rows * (d / c.group));
+    n += rows * (d / c.group);
+    qn_widen(out + n, x->biases, c.scales, rows * (d / c.group));
+    return n + rows * (d / c.group);
+}
+
+/* What MLX's quantization makes of the head at x is what was read. */
+static void check_codes(const coded *got, qn_kv_codec c, const float *x, uint32_t d, size_t row)
+{
+    coded want = {0};
+    qn_qspec spec = {QN_Q_AFFINE, qn_kv_form_bits(c.form), c.group};
+    qn_quantize_row(&spec, c.scales, x, d, want.words, want.scales, want.biases);
+    qn_kv_codes all = {(uint32_t *)(uintptr_t)got->words, (void *)(uintptr_t)got->scales,
+                       (void *)(uintptr_t)got->biases};
+    qn_kv_codes at = qn_kv_codes_at(&all, c, d, row);
+    assert_memory_equal(at.words, want.words, 4 * qn_kv_code_words(c, d));
+    assert_memory_equal(at.scales, want.scales, qn_kv_scale_bytes(c, d));
+    assert_memory_equal(at.biases, want.biases, qn_kv_scale_bytes(c, d));
+}
+
+/* Codes of a block, in two pieces, from one block to another and out again: the same bits
+ * everywhere. */
+static size_t codes(const side *s, const inputs *in, int round, float *out)
+{
+    static coded k, v, moved_k, moved_v;
+    qn_kv_layer l;
+    qn_kv_spec spec = coded_spec(round, (qn_dtype)(round / 3 % 3), &l);
+    uint32_t n_blocks[QN_MAX_KV_GROUPS] = {4}, cols = CODED_HEADS * l.d_k, cut = 1 + (uint32_t)round;
+    qn_kv *kv;
+    assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
+    fill_block(s, kv, in, cols);
+    qn_kv_codes to_k = {k.words, k.scales, k.biases}, to_v = {v.words, v.scales, v.biases}, none = {0};
+    bool k_coded = qn_kv_quantized(l.k_codec);
+    for (uint32_t at = 0, n = cut; at < BLOCK_TOKENS; at += n, n = BLOCK_TOKENS - cut) {
+        qn_kv_codes vs = qn_kv_codes_at(&to_v, l.v_codec, l.d_v, at * CODED_HEADS), ks = none;
+        if (k_coded) ks = qn_kv_codes_at(&to_k, l.k_codec, l.d_k, at * CODED_HEADS);
+        CALL(s, kv_get_codes, kv, 0, 0, at, n, &ks, &vs);
+        if (k_coded) CALL(s, kv_put_codes, kv, 0, 3, at, n, &ks, &none);
+        CALL(s, kv_put_codes, kv, 0, 3, at, n, &none, &vs);
+    }
+    qn_kv_codes again_k = {moved_k.words, moved_k.scales, moved_k.biases},
+                again_v = {moved_v.words, moved_v.scales, moved_v.biases};
+    CALL(s, kv_get_codes, kv, 0, 3, 0, BLOCK_TOKENS, k_coded ? &again_k : &none, &again_v);
+    size_t n = take_codes(&v, l.v_codec, l.d_v, out);
+    assert_int_equal(take_codes(&moved_v, l.v_codec, l.d_v, out + n), n);
+    assert_memory_equal(out, out + n, n * sizeof *out);
+    if (k_coded) {
+        size_t m = take_codes(&k, l.k_codec, l.d_k, out + n);
+        take_codes(&moved_k, l.k_codec, l.d_k, out + n + m);
+        assert_memory_equal(out + n, out + n + m, m * sizeof *out);
+        n += m;
+    }
+    for (uint32_t i = 0; i < BLOCK_TOKENS * CODED_HEADS; i++) {
+        if (k_coded) check_codes(&k, l.k_codec, in->a + (size_t)i * l.d_k, l.d_k, i);
+        check_codes(&v, l.v_codec, in->b + (size_t)i * l.d_v, l.d_v, i);
+    }
+    CALL(s, kv_free, kv);
+    return n;
+}
+
+/* Attention to a block that came as codes, or as floats which are encoded when they are put. */
+static size_t coded_attention(const side *s, const inputs *in, int round, float *out)
+{
+    static coded k, v;
+    static float fk[BLOCK_TOKENS * CODED_HEADS * MOST_CODED], fv[BLOCK_TOKENS * CODED_HEADS * MOST_CODED];
+    static const uint32_t blocks[] = {3, 1};
+    qn_kv_layer l;
+    qn_kv_spec spec = coded_spec(round, QN_F32, &l);
+    uint32_t n_blocks[QN_MAX_KV_GROUPS] = {4}, cols = CODED_HEADS * l.d_k, pos = BLOCK_TOKENS;
+    qn_kv *kv;
+    assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
+    fill_block(s, kv, in, cols);
+    bool k_coded = qn_kv_quantized(l.k_codec);
+    qn_kv_codes ks = {k_coded ? k.words : NULL, k.scales, k.biases}, vs = {v.words, v.scales, v.biases};
+    CALL(s, kv_get_codes, kv, 0, 0, 0, BLOCK_TOKENS, &ks, &vs);
+    for (size_t i = 0; i < (size_t)BLOCK_TOKENS * cols; i++) fk[i] = in->a[i], fv[i] = in->b[i];
+    if (round % 4 > 1) {
+        CALL(s, kv_put, kv, 0, 3, 0, BLOCK_TOKENS, fk, fv);
+    } else {
+        CALL(s, kv_put_codes, kv, 0, 3, 0, BLOCK_TOKENS, &ks, &vs);
+        if (!k_coded) CALL(s, kv_put, kv, 0, 3, 0, BLOCK_TOKENS, fk, NULL);
+    }
+    qn_item item = {.n_new = 1, .n_past = pos, .blocks = {blocks}};
+    qn_batch b = {.n_tokens = 1, .n_items = 1, .items = &item, .ids = in->ids, .pos = &pos};
+    CALL(s, begin, s->run, &b, kv);
+    CALL(s, kv_write, s->run, 0, up(s, in->c, 1, cols), up(s, in->c + cols, 1, cols));
+    qn_attend a = {.n_heads = 2 * CODED_HEADS, .scale = 0.1f};
+    size_t n = take(s, CALL(s, attend, s->run, up(s, in->v, 1, 2 * cols), &a), out);
     finish(s);
     CALL(s, kv_free, kv);
     return n;
@@ -374,6 +517,7 @@ static const test_case cases[] = {
     {"rotation", rotation, 4e-6},       {"attention", attention, 4e-6},
     {"routing", routing, 2e-6},         {"recurrence", recurrence, 1e-5},
     {"products", products, 6e-5},       {"experts", expert_products, 6e-5},
+    {"codes", codes, 0},                {"coded attention", coded_attention, 4e-6},
 };
 
 enum { MAX_OUT = 12 * MAX_T * MAX_COLS };

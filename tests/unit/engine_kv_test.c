@@ -14,6 +14,7 @@
 
 #include "base64.h"
 #include "cache/kv_scheme.h"
+#include "cache/mlx_cache.h"
 #include "compute/device.h"
 #include "core/file.h"
 #include "engine/engine.h"
@@ -124,14 +125,20 @@ static void mlx_logits_at_its_chunks(void **state)
 
 /* ---- generation ---- */
 
-static qn_gen *submit(qn_engine *e, const uint32_t *ids, uint32_t n_prompt, uint32_t n_reply)
+static qn_gen *submit_after(qn_engine *e, const qn_image *start, const uint32_t *ids,
+                            uint32_t n_prompt, uint32_t n_reply)
 {
     qn_err err = {0};
     qn_gen *g;
     qn_request q = {.prompt = ids, .n_prompt = n_prompt, .max_tokens = n_reply, .ignore_eos = true,
-                    .sampling = {.logprobs = true}};
+                    .start = start, .sampling = {.logprobs = true}};
     if (qn_engine_submit(e, &q, &g, &err)) fail_msg("%s", err.text);
     return g;
+}
+
+static qn_gen *submit(qn_engine *e, const uint32_t *ids, uint32_t n_prompt, uint32_t n_reply)
+{
+    return submit_after(e, NULL, ids, n_prompt, n_reply);
 }
 
 static void check_reply(const char *name, qn_gen *g, const json_t *c)
@@ -191,6 +198,107 @@ static void mlx_replies_through_the_engine(void **state)
         close_case(&l);
     }
     assert_true(preemptions > 0);
+    json_decref(data);
+}
+
+/* ---- saved caches ---- */
+
+/* What a prompt leaves: codes or floats, by the model's scheme and `coded`. */
+static qn_image *image_of(qn_model *m, const uint32_t *ids, uint32_t n, bool coded)
+{
+    qn_err err = {0};
+    qn_engine *e;
+    qn_engine_opts o = {.max_rows = 1, .block_tokens = 16, .max_positions = MAX_POS};
+    qn_image *img;
+    qn_gen *g;
+    qn_event ev;
+    if (qn_engine_new(&e, m, &o, &err)) fail_msg("%s", err.text);
+    assert_int_equal(qn_image_new(&img, &m->kv, n, coded, &err), QN_OK);
+    qn_request q = {.prompt = ids, .n_prompt = n, .keep = img};
+    if (qn_engine_submit(e, &q, &g, &err)) fail_msg("%s", err.text);
+    do {
+        assert_true(qn_gen_wait(g, &ev, 60000));
+    } while (ev.kind != QN_EV_DONE);
+    assert_int_equal(ev.finish, QN_FINISH_LENGTH);
+    qn_gen_free(g);
+    qn_engine_free(e);
+    return img;
+}
+
+/* A model without quantization, whose caches hold floats. */
+static qn_image *plain_image(const json_t *c, const uint32_t *ids, uint32_t n)
+{
+    qn_synth_model l;
+    qn_err err = {0};
+    qn_device_opts o = {.name = "ref", .n_threads = 2};
+    if (qn_synth_open(&l, json_object_get(c, "recipe"), &o, &err)) fail_msg("%s", err.text);
+    qn_image *img = image_of(l.model, ids, n, false);
+    close_case(&l);
+    return img;
+}
+
+/* Through a file, whose codecs must be those of the model's layers. */
+static qn_image *through_file(qn_image *img, const qn_synth_model *l)
+{
+    char path[256];
+    qn_err err = {0};
+    qn_kv_codec codecs[MAX_CHUNKS];
+    bool coded;
+    const qn_kv_spec *kv = &l->model->kv;
+    snprintf(path, sizeof path, "%s/cache.safetensors", l->dir);
+    if (qn_mlx_cache_write(path, img, kv, "m", "{}", &err)) fail_msg("%s", err.text);
+    assert_true(kv->n_layers <= MAX_CHUNKS);
+    if (qn_mlx_cache_codecs(path, kv, codecs, &coded, &err)) fail_msg("%s", err.text);
+    assert_int_equal(coded, img->coded);
+    for (uint32_t i = 0; coded && i < kv->n_layers; i++) {
+        if (!kv->layers[i].n_kv_heads) continue;
+        assert_int_equal(codecs[i].form, kv->layers[i].k_codec.form);
+        assert_int_equal(codecs[i].group, kv->layers[i].v_codec.group);
+    }
+    qn_image_free(img);
+    if (qn_mlx_cache_read(path, kv, &img, &err)) fail_msg("%s", err.text);
+    return img;
+}
+
+static void check_after(const char *name, qn_model *m, const qn_image *start, const uint32_t *ids,
+                        uint32_t n, const json_t *want)
+{
+    qn_err err = {0};
+    qn_engine *e;
+    qn_engine_opts o = {.max_rows = 1, .block_tokens = 32, .step_tokens = 7, .mixed_tokens = 7,
+                        .max_positions = MAX_POS};
+    if (qn_engine_new(&e, m, &o, &err)) fail_msg("%s: %s", name, err.text);
+    uint32_t n_reply = (uint32_t)json_array_size(json_object_get(want, "tokens"));
+    check_reply(name, submit_after(e, start, ids, n, n_reply), want);
+    qn_engine_free(e);
+}
+
+static void mlx_replies_after_saved_caches(void **state)
+{
+    (void)state;
+    json_t *data = golden(), *c;
+    size_t i;
+    uint32_t n_coded = 0;
+    json_array_foreach(json_object_get(data, "cases"), i, c) {
+        const char *name = json_string_value(json_object_get(c, "name"));
+        uint32_t ids[MAX_POS], n = (uint32_t)json_integer_value(json_object_get(c, "n_prompt"));
+        uint32_t n_cached = (uint32_t)json_integer_value(json_object_get(c, "n_cached"));
+        read_u32(json_object_get(c, "ids"), ids, MAX_POS);
+        qn_synth_model l;
+        open_case(&l, c, "ref");
+        bool coded = qn_image_is_coded(&l.model->kv, n_cached);
+        n_coded += coded;
+        qn_image *img = through_file(image_of(l.model, ids, n_cached, coded), &l);
+        check_after(name, l.model, img, ids + n_cached, n - n_cached,
+                    json_object_get(c, "after_cache"));
+        qn_image_free(img);
+        img = plain_image(c, ids, n_cached);
+        check_after(name, l.model, img, ids + n_cached, n - n_cached,
+                    json_object_get(c, "after_plain"));
+        qn_image_free(img);
+        close_case(&l);
+    }
+    assert_true(n_coded > 5 && n_coded < i);
     json_decref(data);
 }
 
@@ -311,6 +419,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mlx_logits_at_its_chunks),
         cmocka_unit_test(mlx_replies_through_the_engine),
+        cmocka_unit_test(mlx_replies_after_saved_caches),
         cmocka_unit_test(words_become_schemes),
         cmocka_unit_test(schemes_reach_the_layers),
         cmocka_unit_test(kv_configs_are_read),

@@ -155,51 +155,46 @@ static void write_scales(uint8_t *tables, uint32_t lane, qn_kv_codec c, const fl
     }
 }
 
+/* A quantized head as MLX packs it: bytes of codes (at 4 bits the even element in the low half),
+ * which are the bytes of both tiles too. */
 typedef struct encoded {
-    uint8_t codes[QN_CPU_MAX_HEAD];
+    uint8_t bytes[QN_CPU_MAX_HEAD];
     float scale[QN_CPU_MAX_GROUPS], bias[QN_CPU_MAX_GROUPS];
 } encoded;
 
+static size_t code_bytes(qn_kv_codec c, uint32_t n) { return n * qn_kv_form_bits(c.form) / 8; }
+
 static void encode(encoded *e, qn_kv_codec c, const float *x, uint32_t n)
 {
-    qn_affine_encode(qn_kv_form_bits(c.form), c.group, x, n, e->codes, e->scale, e->bias);
+    uint8_t *b = e->bytes;
+    qn_affine_encode(qn_kv_form_bits(c.form), c.group, x, n, b, e->scale, e->bias);
+    if (c.form == QN_KV_Q8) return;
+    for (uint32_t d = 0; d < n; d += 2) b[d / 2] = (uint8_t)(b[d] | b[d + 1] << 4);
 }
 
-static void write_key_codes(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x, uint32_t n)
+static void write_key_codes(uint8_t *tile, uint32_t lane, qn_kv_codec c, const encoded *e,
+                            uint32_t n)
 {
-    encoded e;
-    encode(&e, c, x, n);
-    if (c.form == QN_KV_Q8) {
-        for (uint32_t d = 0; d < n; d++) tile[d * QN_KV_TILE + lane] = e.codes[d];
-    } else {
-        for (uint32_t d = 0; d < n; d += 2)
-            tile[d / 2 * QN_KV_TILE + lane] = (uint8_t)(e.codes[d] | e.codes[d + 1] << 4);
-    }
-    uint8_t *tables = tile + QN_KV_TILE * n * qn_kv_form_bits(c.form) / 8;
-    write_scales(tables, lane, c, e.scale, e.bias, n / c.group);
+    size_t bytes = code_bytes(c, n);
+    for (size_t i = 0; i < bytes; i++) tile[i * QN_KV_TILE + lane] = e->bytes[i];
+    write_scales(tile + QN_KV_TILE * bytes, lane, c, e->scale, e->bias, n / c.group);
 }
 
-static void write_value_codes(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x,
+static void write_value_codes(uint8_t *tile, uint32_t lane, qn_kv_codec c, const encoded *e,
                               uint32_t n)
 {
-    encoded e;
-    encode(&e, c, x, n);
-    size_t row_bytes = n * qn_kv_form_bits(c.form) / 8;
-    uint8_t *row = tile + lane * row_bytes;
-    if (c.form == QN_KV_Q8) {
-        memcpy(row, e.codes, n);
-    } else {
-        for (uint32_t d = 0; d < n; d += 2)
-            row[d / 2] = (uint8_t)(e.codes[d] | e.codes[d + 1] << 4);
-    }
-    write_scales(tile + QN_KV_TILE * row_bytes, lane, c, e.scale, e.bias, n / c.group);
+    size_t bytes = code_bytes(c, n);
+    memcpy(tile + lane * bytes, e->bytes, bytes);
+    write_scales(tile + QN_KV_TILE * bytes, lane, c, e->scale, e->bias, n / c.group);
 }
 
 /* One key head into column `lane` of its tile. */
 static void write_key(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x, uint32_t n)
 {
     if (qn_kv_quantized(c)) {
-        write_key_codes(tile, lane, c, x, n);
+        encoded e;
+        encode(&e, c, x, n);
+        write_key_codes(tile, lane, c, &e, n);
     } else if (c.form == QN_KV_F32) {
         float *t = (float *)(void *)tile;
         for (uint32_t d = 0; d < n; d++) t[d * QN_KV_TILE + lane] = x[d];
@@ -214,20 +209,37 @@ static void write_key(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *
 static void write_value(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x, uint32_t n,
                         uint32_t v_ld)
 {
-    if (qn_kv_quantized(c)) write_value_codes(tile, lane, c, x, n);
-    else narrow(tile + lane * qn_kv_codec_bytes(c, v_ld), c.form, x, n);
+    if (!qn_kv_quantized(c)) {
+        narrow(tile + lane * qn_kv_codec_bytes(c, v_ld), c.form, x, n);
+        return;
+    }
+    encoded e;
+    encode(&e, c, x, n);
+    write_value_codes(tile, lane, c, &e, n);
 }
 
-/* All heads of one position at its place in a block. */
+/* The tiles of head h that have place `at` of a block. */
+static uint8_t *keys_at(const qn_kv_place *p, uint8_t *block, uint32_t h, uint32_t at)
+{
+    return block + p->k + h * p->k_head + at / QN_KV_TILE * p->k_tile;
+}
+
+static uint8_t *values_at(const qn_kv_place *p, uint8_t *block, uint32_t h, uint32_t at)
+{
+    return block + p->v + h * p->v_head + at / QN_KV_TILE * p->v_tile;
+}
+
+/* All heads of one position at its place in a block; k or v may be NULL. */
 static void write_heads(const qn_kv_layer *l, const qn_kv_place *p, uint8_t *block, uint32_t at,
                         const float *k, const float *v)
 {
-    uint32_t tile = at / QN_KV_TILE, lane = at % QN_KV_TILE;
+    uint32_t lane = at % QN_KV_TILE;
     for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-        uint8_t *keys = block + p->k + h * p->k_head + tile * p->k_tile;
-        uint8_t *values = block + p->v + h * p->v_head + tile * p->v_tile;
-        write_key(keys, lane, l->k_codec, k + (size_t)h * l->d_k, l->d_k);
-        write_value(values, lane, l->v_codec, v + (size_t)h * l->d_v, l->d_v, p->v_ld);
+        if (k)
+            write_key(keys_at(p, block, h, at), lane, l->k_codec, k + (size_t)h * l->d_k, l->d_k);
+        if (v)
+            write_value(values_at(p, block, h, at), lane, l->v_codec, v + (size_t)h * l->d_v,
+                        l->d_v, p->v_ld);
     }
 }
 
@@ -238,27 +250,117 @@ static void read_key(float *x, const uint8_t *tile, uint32_t lane, qn_kv_codec c
         qn_widen(&x[d], tile + (d * QN_KV_TILE + lane) * size, float_type(c.form), 1);
 }
 
-void qn_cpu_kv_get(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, float *k, float *v)
+/* The block of places [at, at + n), which all lie in it. */
+static uint8_t *places(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n)
 {
+    qn_check(layer < kv->spec.n_layers && at + n <= kv->spec.block_tokens);
+    return block_at(kv, kv->spec.layers[layer].group, block);
+}
+
+/* Head number i, counted over positions from place `at` and their heads. */
+typedef struct spot {
+    uint32_t h, at, lane;
+} spot;
+
+static spot spot_of(const qn_kv_layer *l, uint32_t at, size_t i)
+{
+    at += (uint32_t)(i / l->n_kv_heads);
+    return (spot){(uint32_t)(i % l->n_kv_heads), at, at % QN_KV_TILE};
+}
+
+void qn_cpu_kv_get(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                   float *k, float *v)
+{
+    uint8_t *b = places(kv, layer, block, at, n);
     const qn_kv_layer *l = &kv->spec.layers[layer];
     const qn_kv_place *p = &kv->place[layer];
-    qn_check(!qn_kv_quantized(l->k_codec) && !qn_kv_quantized(l->v_codec));
-    const uint8_t *b = block_at(kv, l->group, block);
-    uint32_t tile = at / QN_KV_TILE, lane = at % QN_KV_TILE;
-    for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-        const uint8_t *values = b + p->v + h * p->v_head + tile * p->v_tile;
-        read_key(k + (size_t)h * l->d_k, b + p->k + h * p->k_head + tile * p->k_tile, lane,
-                 l->k_codec, l->d_k);
-        qn_widen(v + (size_t)h * l->d_v, values + lane * qn_kv_codec_bytes(l->v_codec, p->v_ld),
-                 float_type(l->v_codec.form), l->d_v);
+    qn_check(!(k && qn_kv_quantized(l->k_codec)) && !(v && qn_kv_quantized(l->v_codec)));
+    for (size_t i = 0; i < (size_t)n * l->n_kv_heads; i++) {
+        spot s = spot_of(l, at, i);
+        if (k) read_key(k + i * l->d_k, keys_at(p, b, s.h, s.at), s.lane, l->k_codec, l->d_k);
+        if (v)
+            qn_widen(v + i * l->d_v,
+                     values_at(p, b, s.h, s.at) + s.lane * qn_kv_codec_bytes(l->v_codec, p->v_ld),
+                     float_type(l->v_codec.form), l->d_v);
     }
 }
 
-void qn_cpu_kv_put(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, const float *k,
-                   const float *v)
+void qn_cpu_kv_put(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                   const float *k, const float *v)
 {
+    uint8_t *b = places(kv, layer, block, at, n);
     const qn_kv_layer *l = &kv->spec.layers[layer];
-    write_heads(l, &kv->place[layer], block_at(kv, l->group, block), at, k, v);
+    for (uint32_t i = 0; i < n; i++)
+        write_heads(l, &kv->place[layer], b, at + i,
+                    k ? k + (size_t)i * l->n_kv_heads * l->d_k : NULL,
+                    v ? v + (size_t)i * l->n_kv_heads * l->d_v : NULL);
+}
+
+/* A head's codes out of a tile: byte i at first + i*step; then its column of the tables. */
+static void read_codes(const qn_kv_codes *x, const uint8_t *tile, uint32_t lane, qn_kv_codec c,
+                       uint32_t n, size_t first, size_t step)
+{
+    size_t bytes = code_bytes(c, n), size = qn_dtype_size(c.scales), n_groups = n / c.group;
+    const uint8_t *tables = tile + QN_KV_TILE * bytes + lane * size;
+    for (size_t i = 0; i < bytes; i++) ((uint8_t *)x->words)[i] = tile[first + i * step];
+    for (size_t g = 0; g < n_groups; g++) {
+        const uint8_t *scale = tables + g * QN_KV_TILE * size;
+        memcpy((char *)x->scales + g * size, scale, size);
+        memcpy((char *)x->biases + g * size, scale + n_groups * QN_KV_TILE * size, size);
+    }
+}
+
+void qn_cpu_kv_get_codes(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                         const qn_kv_codes *k, const qn_kv_codes *v)
+{
+    uint8_t *b = places(kv, layer, block, at, n);
+    const qn_kv_layer *l = &kv->spec.layers[layer];
+    const qn_kv_place *p = &kv->place[layer];
+    qn_kv_codec kc = l->k_codec, vc = l->v_codec;
+    qn_check(!(k->words && !qn_kv_quantized(kc)) && !(v->words && !qn_kv_quantized(vc)));
+    for (size_t i = 0; i < (size_t)n * l->n_kv_heads; i++) {
+        spot s = spot_of(l, at, i);
+        if (k->words) {
+            qn_kv_codes x = qn_kv_codes_at(k, kc, l->d_k, i);
+            read_codes(&x, keys_at(p, b, s.h, s.at), s.lane, kc, l->d_k, s.lane, QN_KV_TILE);
+        }
+        if (v->words) {
+            qn_kv_codes x = qn_kv_codes_at(v, vc, l->d_v, i);
+            read_codes(&x, values_at(p, b, s.h, s.at), s.lane, vc, l->d_v, s.lane * code_bytes(vc, l->d_v),
+                       1);
+        }
+    }
+}
+
+static void take_codes(encoded *e, const qn_kv_codes *x, qn_kv_codec c, uint32_t n)
+{
+    memcpy(e->bytes, x->words, code_bytes(c, n));
+    qn_widen(e->scale, x->scales, c.scales, n / c.group);
+    qn_widen(e->bias, x->biases, c.scales, n / c.group);
+}
+
+void qn_cpu_kv_put_codes(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                         const qn_kv_codes *k, const qn_kv_codes *v)
+{
+    uint8_t *b = places(kv, layer, block, at, n);
+    const qn_kv_layer *l = &kv->spec.layers[layer];
+    const qn_kv_place *p = &kv->place[layer];
+    qn_kv_codec kc = l->k_codec, vc = l->v_codec;
+    qn_check(!(k->words && !qn_kv_quantized(kc)) && !(v->words && !qn_kv_quantized(vc)));
+    for (size_t i = 0; i < (size_t)n * l->n_kv_heads; i++) {
+        spot s = spot_of(l, at, i);
+        encoded e;
+        if (k->words) {
+            qn_kv_codes x = qn_kv_codes_at(k, kc, l->d_k, i);
+            take_codes(&e, &x, kc, l->d_k);
+            write_key_codes(keys_at(p, b, s.h, s.at), s.lane, kc, &e, l->d_k);
+        }
+        if (v->words) {
+            qn_kv_codes x = qn_kv_codes_at(v, vc, l->d_v, i);
+            take_codes(&e, &x, vc, l->d_v);
+            write_value_codes(values_at(p, b, s.h, s.at), s.lane, vc, &e, l->d_v);
+        }
+    }
 }
 
 /* All heads of one batch row at its position. */

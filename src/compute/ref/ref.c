@@ -275,6 +275,8 @@ static const qn_ops ref_ops = {
     .state_put = qn_ref_state_put,
     .kv_get = qn_ref_kv_get,
     .kv_put = qn_ref_kv_put,
+    .kv_get_codes = qn_ref_kv_get_codes,
+    .kv_put_codes = qn_ref_kv_put_codes,
     .state_bytes = qn_ref_state_bytes,
     .conv = qn_ref_conv,
     .decay = qn_ref_decay,
@@ -298,6 +300,7 @@ qn_code qn_ref_open(qn_device **out, const qn_device_opts *opts, qn_err *err)
     if (!ref) return qn_err_set(err, QN_NOMEM, "out of memory for the reference device");
     ref->base.ops = &ref_ops;
     ref->base.name = "ref";
+    ref->base.exact = true;
     ref->k = k;
     ref->table_type = QN_F32;
     qn_code rc = qn_pool_new(&ref->pool, opts->n_threads, err);

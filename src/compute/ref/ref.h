@@ -141,9 +141,14 @@ void qn_ref_state_clear(qn_kv *kv, uint32_t slot);
 void qn_ref_state_copy(qn_kv *kv, uint32_t dst, uint32_t src);
 void qn_ref_state_get(const qn_kv *kv, uint32_t layer, uint32_t slot, float *conv, float *s);
 void qn_ref_state_put(qn_kv *kv, uint32_t layer, uint32_t slot, const float *conv, const float *s);
-void qn_ref_kv_get(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, float *k, float *v);
-void qn_ref_kv_put(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, const float *k,
-                   const float *v);
+void qn_ref_kv_get(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                   float *k, float *v);
+void qn_ref_kv_put(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                   const float *k, const float *v);
+void qn_ref_kv_get_codes(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                         const qn_kv_codes *k, const qn_kv_codes *v);
+void qn_ref_kv_put_codes(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
+                         const qn_kv_codes *k, const qn_kv_codes *v);
 qn_tensor qn_ref_conv(qn_run *r, uint32_t layer, qn_tensor x, qn_tensor w);
 qn_tensor qn_ref_decay(qn_run *r, qn_tensor a, qn_tensor a_log, qn_tensor dt_bias);
 qn_tensor qn_ref_delta(qn_run *r, uint32_t layer, qn_tensor q, qn_tensor k, qn_tensor v,

@@ -33,7 +33,8 @@ static view view_of(const job *j, const qn_item *item)
 {
     const qn_ref_place *p = j->place;
     view w = {p->k, p->v, QN_F32, QN_F32};
-    if (!item->n_past || item->n_past < j->run->base.kv->spec.quantized_start) return w;
+    uint32_t start = j->run->base.kv->spec.quantized_start;
+    if (item->n_past <= item->n_brought || item->n_past < start) return w;
     if (qn_kv_quantized(j->layer->k_codec)) w.k = p->k_codes, w.k_chain = j->type;
     if (qn_kv_quantized(j->layer->v_codec)) w.v = p->v_codes, w.v_chain = j->type;
     return w;

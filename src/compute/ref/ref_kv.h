@@ -7,12 +7,15 @@
  * mlx-lm quantizes a cache after the forward pass that made it long enough, and attends to codes
  * from then on. A layer with a quantized codec stores both forms of every token: what was computed,
  * and what its codes stand for. Which of them an item attends to follows from its first position
- * (qn_kv_spec.quantized_start), so blocks can be shared and filled in any order.
+ * (qn_kv_spec.quantized_start), so blocks can be shared and filled in any order. The codes themselves
+ * are there for files; a token that came as codes has what they stand for in both forms.
  *
  * A block holds block_tokens positions of every layer of its group. In it, layers ascending, one or
  * two forms:
  *   keys    per KV head, per tile of 16 positions: [d_k][16]
  *   values  per KV head: [block_tokens][v_ld], v_ld = d_v rounded up to 16, padding zero
+ * and of quantized keys, then of quantized values:
+ *   codes   per KV head and position: the words, then the scales and the biases as float32
  */
 #ifndef QN_COMPUTE_REF_REF_KV_H
 #define QN_COMPUTE_REF_REF_KV_H
@@ -24,6 +27,7 @@ typedef struct qn_ref_place {
     size_t k, v;           /* offset of the first head's keys and values */
     size_t k_head, v_head; /* from one head to the next */
     size_t k_codes, v_codes; /* the same offsets of the form that codes stand for */
+    size_t k_raw, v_raw;     /* of the codes of quantized heads */
     uint32_t v_ld;
     qn_dtype k_type, v_type; /* of what the step under way has written */
 } qn_ref_place;
