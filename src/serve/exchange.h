@@ -99,6 +99,7 @@ typedef struct qn_generation {
     uint32_t max_tokens;  /* clamped to the context */
     qn_think_limit think; /* of the reasoning's length */
     qn_output output;     /* what the reply may hold besides text */
+    qn_buf frames[2];     /* of a chat stream: a chunk of text, and of reasoning (qn_sse_fill) */
     qn_gen *handle;       /* the engine's; NULL before submit */
     qn_pieces pieces;
     char id[48];          /* "chatcmpl-..." */

@@ -176,6 +176,7 @@ void qn_generation_release(qn_generation *g)
     qn_pieces_release(&g->pieces);
     qn_ids_release(&g->prompt);
     qn_arena_release(&g->arena);
+    for (int i = 0; i < 2; i++) qn_buf_release(&g->frames[i]);
     json_decref(g->tools);
     json_decref(g->own);
     json_decref(g->chat);

@@ -157,7 +157,12 @@ static json_t *chunk_with(const qn_exchange *x, const char *object, json_t *choi
 
 void qn_openai_chunk(qn_exchange *x, const char *object, json_t *choice)
 {
-    qn_sse_data(&x->out, chunk_with(x, object, choice));
+    qn_openai_frame(&x->out, x, object, choice);
+}
+
+void qn_openai_frame(qn_buf *out, const qn_exchange *x, const char *object, json_t *choice)
+{
+    qn_sse_data(out, chunk_with(x, object, choice));
 }
 
 void qn_openai_progress(qn_exchange *x, const char *object, const qn_event *ev)

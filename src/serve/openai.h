@@ -48,6 +48,9 @@ void qn_openai_end(qn_exchange *x, const char *object, json_t *choice);
 /* Append one chunk. Takes `choice`. Errors: x->out.failed. */
 void qn_openai_chunk(qn_exchange *x, const char *object, json_t *choice);
 
+/* As qn_openai_chunk, but append to `out`. Takes `choice`. Errors: out->failed. */
+void qn_openai_frame(qn_buf *out, const qn_exchange *x, const char *object, json_t *choice);
+
 /* x->error as the last frame of a stream (no failure). */
 void qn_openai_stream_error(qn_exchange *x);
 

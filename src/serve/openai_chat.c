@@ -2,6 +2,7 @@
 #include "serve/chat_prompt.h"
 #include "serve/json.h"
 #include "serve/openai.h"
+#include "serve/sse.h"
 
 static const char whole_name[] = "chat.completion", chunk_name[] = "chat.completion.chunk";
 
@@ -77,8 +78,23 @@ static json_t *delta_of(qn_exchange *x, const qn_piece *p)
     return NULL;
 }
 
+/* Text without logprobs, which is nearly everything: only the text changes from chunk to chunk. */
+static void put_text(qn_exchange *x, const qn_piece *p)
+{
+    qn_buf *frame = &x->gen.frames[p->kind == QN_PIECE_REASONING];
+    if (!frame->len) {
+        const qn_piece hole = {.kind = p->kind, .text = QN_SSE_HOLE, .n = 1};
+        qn_openai_frame(frame, x, chunk_name, chunk_choice(x, delta_of(x, &hole), &hole, NULL));
+    }
+    qn_sse_fill(&x->out, frame, p->text, p->n);
+}
+
 static void piece(qn_exchange *x, const qn_piece *p)
 {
+    if (!p->n_samples && (p->kind == QN_PIECE_TEXT || p->kind == QN_PIECE_REASONING)) {
+        put_text(x, p);
+        return;
+    }
     json_t *delta = delta_of(x, p);
     if (delta) qn_openai_chunk(x, chunk_name, chunk_choice(x, delta, p, NULL));
 }

@@ -16,6 +16,23 @@ void qn_sse_data(qn_buf *out, json_t *tree)
     json_decref(tree);
 }
 
+void qn_sse_fill(qn_buf *out, const qn_buf *frame, const char *text, size_t n)
+{
+    static const char hole[] = "\"\\u0000\"";
+    out->failed |= frame->failed;
+    if (frame->failed) return;
+    const char *from = frame->data, *end = from + frame->len, *at;
+    json_t *value = json_stringn(text, n);
+    while ((at = memmem(from, (size_t)(end - from), hole, sizeof hole - 1))) {
+        qn_buf_put(out, from, (size_t)(at - from));
+        if (value) qn_json_write(out, value);
+        from = at + sizeof hole - 1;
+    }
+    qn_buf_put(out, from, (size_t)(end - from));
+    out->failed |= !value;
+    json_decref(value);
+}
+
 void qn_sse_event(qn_buf *out, json_t *tree)
 {
     const char *type = json_string_value(json_object_get(tree, "type"));

@@ -151,6 +151,31 @@ static void test_sse_framing(void **state)
     qn_buf_release(&out);
 }
 
+/* A filled frame has the bytes of one that is made whole. */
+static void test_sse_fill(void **state)
+{
+    (void)state;
+    static const struct { const char *text; size_t n; } cases[] = {
+        {"x", 1}, {"", 0}, {"\0", 1}, {"\"\\/\b\f\n\r\t\x01\x1f\x7f", 11}, {"\\u0000", 6}, {"a\0b", 3},
+        {"\xC3\xBC\xE2\x80\xA8\xF0\x9F\x98\x80", 9}, {"\"\\u0000\"", 8}};
+    static const char model[] = "\"\\u0000\" \\u0000"; /* what a hole looks like, in other places */
+    static const char format[] = "{s:s, s:[{s:s%, s:s%, s:n}]}";
+    qn_buf frame = {0};
+    qn_sse_data(&frame, json_pack(format, "model", model, "c", "one", QN_SSE_HOLE, (size_t)1, "two", QN_SSE_HOLE,
+                                  (size_t)1, "z"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_buf want = {0}, got = {0};
+        qn_sse_data(&want, json_pack(format, "model", model, "c", "one", cases[i].text, cases[i].n, "two",
+                                     cases[i].text, cases[i].n, "z"));
+        qn_sse_fill(&got, &frame, cases[i].text, cases[i].n);
+        assert_false(got.failed || want.failed);
+        assert_string_equal(got.data, want.data);
+        qn_buf_release(&want);
+        qn_buf_release(&got);
+    }
+    qn_buf_release(&frame);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -220,7 +245,7 @@ int main(void)
         cmocka_unit_test(test_strings),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_get_takes_null_for_absent),
-        cmocka_unit_test(test_sse_framing),
+        cmocka_unit_test(test_sse_framing), cmocka_unit_test(test_sse_fill),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_internal_errors_become_statuses),
         cmocka_unit_test(test_long_messages_stay_utf8),
