@@ -7,6 +7,7 @@
 
 typedef struct pool {
     uint32_t total, n_free;
+    uint32_t least_free; /* that ever was */
     uint32_t *stack; /* [total] free block numbers, the next one last */
     uint32_t *ref;   /* [total] owners of each block */
     uint32_t *seen;  /* [total] owners that an audit has met */
@@ -25,7 +26,7 @@ struct qn_blocks {
 
 static bool pool_init(pool *p, uint32_t total)
 {
-    p->total = p->n_free = total;
+    p->total = p->n_free = p->least_free = total;
     p->stack = malloc((total ? total : 1) * sizeof *p->stack);
     p->ref = calloc(total ? total : 1, sizeof *p->ref);
     p->seen = calloc(total ? total : 1, sizeof *p->seen);
@@ -87,6 +88,11 @@ uint32_t qn_blocks_total(const qn_blocks *b, uint32_t group)
     return b->pools[group].total;
 }
 
+uint32_t qn_blocks_touched(const qn_blocks *b, uint32_t group)
+{
+    return b->pools[group].total - b->pools[group].least_free;
+}
+
 size_t qn_blocks_bytes(const qn_blocks *b, uint32_t group)
 {
     return b->pools[group].bytes;
@@ -134,6 +140,7 @@ static uint32_t take(pool *p)
 {
     assert(p->n_free > 0);
     uint32_t id = p->stack[--p->n_free];
+    if (p->n_free < p->least_free) p->least_free = p->n_free;
     assert(p->ref[id] == 0);
     p->ref[id] = 1;
     return id;

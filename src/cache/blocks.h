@@ -30,6 +30,10 @@ qn_kv *qn_blocks_kv(const qn_blocks *b);
 /* Free and total blocks of a group, and bytes of one (no failure). */
 uint32_t qn_blocks_available(const qn_blocks *b, uint32_t group);
 uint32_t qn_blocks_total(const qn_blocks *b, uint32_t group);
+
+/* Blocks that were ever taken: free ones are taken again before untouched ones, so this is the most
+ * that were in use at a time (no failure). */
+uint32_t qn_blocks_touched(const qn_blocks *b, uint32_t group);
 size_t qn_blocks_bytes(const qn_blocks *b, uint32_t group);
 
 /* One more owner of a block; `cached` marks the prefix tree's reference. Dropping the last one

@@ -6,7 +6,7 @@
 struct qn_states {
     qn_device *dev;
     qn_kv *kv;
-    uint32_t total, n_free;
+    uint32_t total, n_free, least_free; /* least_free: that ever was */
     uint32_t *stack; /* [total] free slots, the next one last */
     uint32_t *ref;   /* [total] holders of each slot */
     size_t bytes;    /* of one slot */
@@ -18,7 +18,7 @@ qn_code qn_states_new(qn_states **out, qn_device *dev, qn_kv *kv, uint32_t n, si
     *out = NULL;
     qn_states *s = calloc(1, sizeof *s);
     if (!s) return qn_err_set(err, QN_NOMEM, "state slots: out of memory");
-    *s = (qn_states){.dev = dev, .kv = kv, .total = n, .n_free = n, .bytes = bytes};
+    *s = (qn_states){.dev = dev, .kv = kv, .total = n, .n_free = n, .least_free = n, .bytes = bytes};
     s->stack = malloc((n ? n : 1) * sizeof *s->stack);
     s->ref = calloc(n ? n : 1, sizeof *s->ref);
     if (!s->stack || !s->ref) {
@@ -42,6 +42,7 @@ uint32_t qn_states_take(qn_states *s)
 {
     if (!s->n_free) return QN_NO_STATE;
     uint32_t slot = s->stack[--s->n_free];
+    if (s->n_free < s->least_free) s->least_free = s->n_free;
     qn_check(s->ref[slot] == 0);
     s->ref[slot] = 1;
     return slot;
@@ -74,6 +75,11 @@ void qn_states_copy(qn_states *s, uint32_t dst, uint32_t src)
 uint32_t qn_states_available(const qn_states *s)
 {
     return s->n_free;
+}
+
+uint32_t qn_states_touched(const qn_states *s)
+{
+    return s->total - s->least_free;
 }
 
 uint32_t qn_states_total(const qn_states *s)

@@ -38,6 +38,7 @@ void qn_states_copy(qn_states *s, uint32_t dst, uint32_t src);
 /* Free slots, all slots, bytes of one (no failure). */
 uint32_t qn_states_available(const qn_states *s);
 uint32_t qn_states_total(const qn_states *s);
+uint32_t qn_states_touched(const qn_states *s); /* the most that were in use at a time */
 size_t qn_states_bytes(const qn_states *s);
 
 /* Holders of a slot; for checks (no failure). */

@@ -372,7 +372,8 @@ static const qn_opt request_opts[] = {
      .max = 1e15,
      .dflt = "0",
      .arg = "GB",
-     .help = "memory for weights and KV cache together; 0: half of what is free for the KV cache"},
+     .help = "memory for the whole process: weights, KV cache, a step's work, requests, the program. "
+             "0: half of what is free for the KV cache"},
     {.name = "kv-budget",
      .kind = QN_OPT_SIZE,
      .size_rule = QN_SIZE_GB,

@@ -194,9 +194,12 @@ struct qn_ops {
     /* Close the device with everything loaded into it (no failure). */
     void (*close)(qn_device *d);
 
-    /* Number of worker threads, and bytes of device memory held by weights (no failure). */
+    /* Number of worker threads (no failure). */
     uint32_t (*n_threads)(const qn_device *d);
-    uint64_t (*weights_bytes)(const qn_device *d);
+
+    /* Bytes of the loaded matrices in the device's layout, and how many of them are in memory now
+     * rather than in a file only; `resident` may be NULL (no failure). */
+    uint64_t (*weights_bytes)(const qn_device *d, uint64_t *resident);
 
     /* ---- one step ---- */
 

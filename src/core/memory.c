@@ -1,10 +1,12 @@
 /* memory.c - reading the kernel's figures. */
 #include "core/memory.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The first number of a one-line file; false when there is none ("max"). */
 static bool read_number(const char *path, uint64_t *out)
@@ -40,6 +42,26 @@ uint64_t qn_memory_available(void)
     if (file < used) used -= file;
     uint64_t left = most > used ? most - used : 0;
     return left < bytes ? left : bytes;
+}
+
+/* One word for each page, bit 63: it is there. The rest of the word is not for us. */
+uint64_t qn_memory_resident(const void *p, uint64_t n)
+{
+    enum { WORDS = 4096 };
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t at = (uintptr_t)p / page, end = ((uintptr_t)p + n + page - 1) / page, found = 0;
+    int fd = n ? open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return n;
+    uint64_t words[WORDS];
+    while (at < end) {
+        const size_t want = end - at < WORDS ? (size_t)(end - at) : WORDS;
+        ssize_t got = pread(fd, words, want * sizeof *words, (off_t)(at * sizeof *words));
+        if (got <= 0 || (size_t)got % sizeof *words) break;
+        for (size_t i = 0; i < (size_t)got / sizeof *words; i++) found += words[i] >> 63;
+        at += (size_t)got / sizeof *words;
+    }
+    close(fd);
+    return at < end ? n : found * page;
 }
 
 void qn_memory_used(uint64_t *now, uint64_t *peak)

@@ -7,7 +7,6 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/rt.h"
 #include "engine/internal.h"
 
@@ -67,22 +66,6 @@ static uint64_t full_need(const qn_engine *e, uint32_t g, uint32_t *n_blocks)
     return *n_blocks * (uint64_t)e->model->dev->ops->kv_block_bytes(e->model->dev, &e->kv, g);
 }
 
-/* Bytes for KV blocks: those given, within the budget for everything. */
-static qn_code kv_budget(const qn_engine *e, uint64_t *bytes, qn_err *err)
-{
-    uint64_t limit = e->o.memory_bytes;
-    uint64_t weights = e->model->dev->ops->weights_bytes(e->model->dev);
-    *bytes = e->o.kv_bytes ? e->o.kv_bytes : qn_memory_available() / 2;
-    if (!limit) return QN_OK;
-    if (limit <= weights) {
-        return qn_err_set(err, QN_LIMIT,
-                          "the weights take %.2f GB, more than the memory budget of %.2f GB",
-                          (double)weights / 1e9, (double)limit / 1e9);
-    }
-    if (!e->o.kv_bytes || *bytes > limit - weights) *bytes = limit - weights;
-    return QN_OK;
-}
-
 /* Blocks per group: enough for every row at full length, else what the memory holds. Windows are
  * small and get all they need, if that leaves at least half for the groups that grow with the
  * context. */
@@ -132,10 +115,15 @@ static qn_code allocate(qn_engine *e, qn_err *err)
         .max_tokens = e->o.step_tokens, .max_items = e->o.max_rows,
         .max_out = e->o.max_rows + QN_WIDE_OUT, .max_positions = e->o.max_positions,
     };
+    qn_engine_note_base(e);
     qn_code rc = qn_model_run_new(&e->run, e->model, &e->kv, &limits, err);
+    if (!rc) rc = qn_desk_new(&e->desk, e->model->info.n_vocab, err);
     if (rc) return rc;
+    size_t arena, used;
+    e->model->dev->ops->run_bytes(e->run, &arena, &used);
+    e->arena_bytes = arena;
     uint64_t budget;
-    if ((rc = kv_budget(e, &budget, err))) return rc;
+    if ((rc = qn_engine_kv_budget(e, &budget, err))) return rc;
     qn_engine_plan_states(e, budget);
     if (e->kv.n_states && (!e->o.kv_bytes || e->o.memory_bytes)) { /* they come out of it */
         uint64_t states = e->kv.n_states *
@@ -292,13 +280,16 @@ static void begin_traces(qn_engine *e)
 static void log_memory(const qn_engine *e)
 {
     const double gib = 1u << 30;
-    uint64_t now, peak;
-    qn_memory_used(&now, &peak);
+    qn_memory m;
+    qn_engine_memory(e, &m);
     for (uint32_t i = 0; i < e->plan.batch.n_items; i++) {
         const qn_item *it = &e->plan.items[i];
         if (it->n_past >= e->plan.item_gen[i]->n_prompt) continue;
-        fprintf(stderr, "[prefill-mem] position %u active %.3f GiB peak %.3f GiB\n",
-                it->n_past + it->n_new, (double)now / gib, (double)peak / gib);
+        fprintf(stderr,
+                "[prefill-mem] position %u active %.3f GiB peak %.3f GiB terms %.3f GiB planned "
+                "%.3f GiB\n",
+                it->n_past + it->n_new, (double)m.resident / gib, (double)m.resident_peak / gib,
+                (double)m.used_sum / gib, (double)m.planned_sum / gib);
     }
 }
 
@@ -481,6 +472,7 @@ void qn_engine_free(qn_engine *e)
     qn_prefix_free(e->prefix);
     qn_states_free(e->states);
     qn_blocks_free(e->blocks);
+    qn_desk_free(e->desk);
     free(e->plan.ids);
     free(e->plan.pos);
     free(e->plan.items);
@@ -611,13 +603,8 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
         .kv_bytes_cached = e->kv_cached,
         .kv_bytes_used = e->kv_used,
         .kv_bytes_peak = e->kv_peak,
-        .arena_bytes = e->arena_bytes,
-        .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev),
+        .weights_bytes = e->model->dev->ops->weights_bytes(e->model->dev, NULL),
     };
-    if (e->kv.n_states) {
-        out->state_bytes = e->kv.n_states *
-                           (uint64_t)e->model->dev->ops->state_bytes(e->model->dev, &e->kv);
-    }
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         out->kv_bytes_total +=
             (uint64_t)qn_blocks_total(e->blocks, g) * qn_blocks_bytes(e->blocks, g);

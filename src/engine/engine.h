@@ -33,7 +33,7 @@ typedef struct qn_engine_opts {
     uint32_t mixed_tokens;  /* token budget of a step that also decodes; 0: 256 */
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
     uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
-    uint64_t memory_bytes;  /* for weights and KV together; 0: no limit */
+    uint64_t memory_bytes;  /* for all that qn_memory_terms counts; 0: no limit */
     uint32_t max_positions; /* longest prompt + reply; 0: the model's own */
     uint32_t prefill_rows;  /* most prompts that share a step; 0: 8 */
     uint32_t sink_timeout_ms; /* a row whose reader leaves its ring full for so long is cancelled;
@@ -117,8 +117,8 @@ typedef struct qn_event {
     qn_sample sample;      /* TOKEN, PROMPT (there always with the token's logprob) */
     qn_finish finish;      /* DONE, always the last event, exactly once */
     qn_gen_stats stats;    /* DONE; ADMITTED, PROGRESS: prompt_tokens and cached_tokens */
-    qn_err err;            /* DONE with QN_FINISH_ERROR; with QN_FINISH_CANCELLED if the engine
-                              itself cancelled */
+    qn_err err;            /* the last member: DONE with QN_FINISH_ERROR; with QN_FINISH_CANCELLED
+                              if the engine itself cancelled */
 } qn_event;
 
 /* Start an engine over a model, which must outlive it. Errors: QN_NOMEM, QN_LIMIT (the pools do not
@@ -174,12 +174,31 @@ typedef struct qn_engine_stats {
     uint64_t cached_tokens; /* prompt tokens taken from the prefix cache */
     uint64_t kv_bytes_used; /* by running rows */
     uint64_t kv_bytes_peak; /* the most that was, the prefix cache included */
-    uint64_t state_bytes;   /* of recurrent layers: slots of rows and checkpoints */
-    uint64_t arena_bytes;   /* a step's activations and logits: an upper bound, taken as touched */
     uint64_t kv_bytes_cached, kv_bytes_total, weights_bytes;
 } qn_engine_stats;
 
 /* A snapshot of the counters (no failure). */
 void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out);
+
+/* Where memory goes, in bytes. */
+typedef struct qn_memory_terms {
+    uint64_t base;    /* what the process held before the engine: program, tokenizer, heap */
+    uint64_t weights; /* matrices, in memory or mapped */
+    uint64_t kv;      /* blocks, those of the prefix cache included */
+    uint64_t states;  /* of recurrent layers: slots of rows and checkpoints */
+    uint64_t arena;   /* a step's activations, logits and the device's own work */
+    uint64_t rows;    /* requests: tokens, events, block tables; what sampling works in */
+} qn_memory_terms;
+
+typedef struct qn_memory {
+    qn_memory_terms planned; /* at most, when every row runs at full length and the queue is full;
+                                the queue's tokens come on top */
+    qn_memory_terms used;    /* the most of each so far; of the weights, what is in memory now */
+    uint64_t planned_sum, used_sum;
+    uint64_t resident, resident_peak; /* of the whole process, as the kernel has it */
+} qn_memory;
+
+/* The plan and what became of it; walks the page tables of the weights (no failure). */
+void qn_engine_memory(const qn_engine *e, qn_memory *out);
 
 #endif

@@ -10,8 +10,16 @@
 #include "core/clock.h"
 #include "engine/internal.h"
 
+size_t qn_gen_bytes(const qn_engine *e, uint32_t n_tokens)
+{
+    size_t table = e->o.max_positions / e->o.block_tokens + 2;
+    return sizeof(qn_gen) + QN_RING_BYTES +
+           (n_tokens + e->kv.n_groups * table) * sizeof(uint32_t);
+}
+
 static void gen_free(qn_gen *g)
 {
+    qn_engine_count_row(g->engine, -(int64_t)g->bytes);
     qn_sampler_free(g->sampler);
     free(g->tokens);
     free(g->eos);
@@ -29,7 +37,7 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     size_t n = n_start + req->n_prompt + req->max_tokens;
     g->tokens = calloc(n, sizeof *g->tokens); /* nobody knows those of `start` */
     g->eos = malloc((req->n_eos ? req->n_eos : 1) * sizeof *g->eos);
-    g->ring = calloc(QN_RING, sizeof *g->ring);
+    g->ring = malloc(QN_RING_BYTES);
     if (!g->tokens || !g->eos || !g->ring)
         return qn_err_set(err, QN_NOMEM, "request: out of memory");
     memcpy(g->tokens + n_start, req->prompt, req->n_prompt * sizeof *g->tokens);
@@ -51,6 +59,7 @@ static qn_code copy_request(qn_gen *g, const qn_request *req, uint32_t n_vocab, 
     g->stats.prompt_tokens = (uint32_t)req->n_prompt;
     qn_sampling sampling = req->sampling;
     sampling.exact = g->engine->exact;
+    sampling.desk = g->engine->desk; /* rows are sampled one after the other */
     return qn_sampler_new(&g->sampler, &sampling, n_vocab, err);
 }
 
@@ -67,6 +76,8 @@ static qn_code copy_vectors(qn_gen *g, const qn_request *req, qn_err *err)
     if (g->given) memcpy(g->given, req->embeddings, in);
     if (n_hidden && !(g->hidden = malloc(out)))
         return qn_err_set(err, QN_NOMEM, "request: out of memory for hidden states");
+    g->bytes = qn_gen_bytes(g->engine, g->n_prompt + g->max_tokens) + (g->given ? in : 0) + out;
+    qn_engine_count_row(g->engine, (int64_t)g->bytes);
     return QN_OK;
 }
 
@@ -101,6 +112,11 @@ static uint32_t ring_used(const qn_gen *g)
     return atomic_load(&g->head) - atomic_load(&g->tail);
 }
 
+static uint8_t *slot_at(const qn_gen *g, uint32_t i)
+{
+    return g->ring + i % QN_RING * offsetof(qn_event, err);
+}
+
 bool qn_gen_room(const qn_gen *g, uint32_t n)
 {
     return ring_used(g) + n + 1 <= QN_RING;
@@ -111,7 +127,8 @@ void qn_gen_emit(qn_gen *g, const qn_event *ev)
     if (ev->kind == QN_EV_PROGRESS && ring_used(g) > QN_RING / 2) return;
     uint32_t head = atomic_load(&g->head);
     qn_check(head - atomic_load(&g->tail) < QN_RING);
-    g->ring[head % QN_RING] = *ev;
+    memcpy(slot_at(g, head), ev, offsetof(qn_event, err));
+    if (ev->kind == QN_EV_DONE) g->why = ev->err;
     atomic_store(&g->head, head + 1);
     sem_post(&g->events);
     int idle = QN_NOTIFY_IDLE;
@@ -125,7 +142,9 @@ void qn_gen_emit(qn_gen *g, const qn_event *ev)
 static void take(qn_gen *g, qn_event *ev)
 {
     uint32_t tail = atomic_load(&g->tail);
-    *ev = g->ring[tail % QN_RING];
+    memcpy(ev, slot_at(g, tail), offsetof(qn_event, err));
+    if (ev->kind == QN_EV_DONE) ev->err = g->why;
+    else ev->err = (qn_err){0};
     atomic_store(&g->tail, tail + 1);
     if (atomic_exchange(&g->paused, false)) qn_engine_wake(g->engine);
 }

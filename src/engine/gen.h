@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "cache/prefix.h"
 #include "engine/engine.h"
@@ -17,7 +18,7 @@
 
 /* Idle; the engine is inside notify; the handle is given back, notify is never called again. */
 enum { QN_NOTIFY_IDLE = 0, QN_NOTIFY_CALLING, QN_NOTIFY_OVER };
-enum { QN_RING = 256 }; /* events; a power of two */
+enum { QN_RING = 256, QN_RING_BYTES = QN_RING * offsetof(qn_event, err) }; /* events; a power of two */
 
 typedef enum qn_row_state { QN_ROW_WAITING = 0, QN_ROW_RUNNING, QN_ROW_DONE } qn_row_state;
 
@@ -28,7 +29,8 @@ struct qn_gen {
     _Atomic bool paused;          /* the engine found the ring full and skips this row */
     _Atomic uint32_t head, tail;  /* events written and read */
     sem_t events;                 /* written and not yet read */
-    qn_event *ring;               /* [QN_RING] */
+    uint8_t *ring;                /* [QN_RING] events without their err, which only DONE has */
+    qn_err why;                   /* DONE's */
     _Atomic int notify_state;     /* QN_NOTIFY_*: guards notify against qn_gen_free */
     void (*notify)(void *user);
     void *user;
@@ -66,6 +68,7 @@ struct qn_gen {
     bool waits;                   /* sits the step out for another row's blocks */
     qn_trace *trace;              /* NULL: none */
     double prompt_ms;             /* when the prompt was stored; for the trace */
+    size_t bytes;                 /* of this object and all it holds */
     qn_finish finish;             /* once DONE */
     double paused_ms;             /* since when its ring is full; 0: it is not */
     double submit_ms, admit_ms, first_ms, last_ms;
@@ -76,6 +79,10 @@ struct qn_gen {
  * QN_INVALID. */
 qn_code qn_gen_new(qn_gen **out, qn_engine *e, const qn_request *req, uint32_t n_vocab,
                    qn_err *err);
+
+/* Bytes of a generation of n_tokens, prompt and reply together, without embeddings and hidden states
+ * (no failure). */
+size_t qn_gen_bytes(const qn_engine *e, uint32_t n_tokens);
 
 /* True while a result is wanted at every position that the row computes (no failure). */
 bool qn_gen_is_wide(const qn_gen *g);

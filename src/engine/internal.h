@@ -47,7 +47,9 @@ struct qn_engine {
     _Atomic bool audit;  /* tests: check qn_engine_sound at every step */
     qn_run *run;
     uint32_t asked_positions; /* the context length before the pools' size cut o.max_positions */
-    uint64_t arena_bytes;     /* the run's scratch */
+    qn_desk *desk;            /* where rows are sampled */
+    uint64_t base_bytes;      /* what the process held before, without the weights */
+    uint64_t arena_bytes;     /* of the run */
     bool exact;          /* the device gives mlx-lm's bits: so do the samplers */
     bool compat;         /* and its KV is quantized: prompts are cut where mlx-lm cuts them */
     pthread_t thread;
@@ -71,8 +73,19 @@ struct qn_engine {
     void (*on_step)(bool begins); /* tests: around the part that must be quiet; NULL */
 
     _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions,
-        cached_tokens, kv_used, kv_cached, kv_peak;
+        cached_tokens, kv_used, kv_cached, kv_peak, kv_touched,
+        states_touched, arena_used, row_bytes, row_peak;
 };
+
+/* budget.c: note what the process holds, before the engine takes anything (no failure). */
+void qn_engine_note_base(qn_engine *e);
+
+/* budget.c: bytes for KV blocks and state slots: those given, within the budget for everything.
+ * Errors: QN_LIMIT. */
+qn_code qn_engine_kv_budget(const qn_engine *e, uint64_t *bytes, qn_err *err);
+
+/* budget.c: memory of a request came, or went (bytes < 0). Any thread (no failure). */
+void qn_engine_count_row(qn_engine *e, int64_t bytes);
 
 /* Make the engine thread look at its inbox, flags and rows. Any thread (no failure). */
 void qn_engine_wake(qn_engine *e);

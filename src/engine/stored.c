@@ -255,19 +255,26 @@ void qn_engine_adopt(qn_engine *e)
 
 void qn_engine_count_stored(qn_engine *e)
 {
-    uint64_t used = 0, cached = 0;
+    uint64_t used = 0, cached = 0, touched = 0;
+    size_t arena, arena_used;
     for (uint32_t g = 0; g < e->kv.n_groups; g++) {
         uint64_t n_cached = qn_blocks_cached(e->blocks, g);
         uint64_t n = qn_blocks_total(e->blocks, g) - qn_blocks_available(e->blocks, g) - n_cached;
         used += n * qn_blocks_bytes(e->blocks, g);
         cached += n_cached * qn_blocks_bytes(e->blocks, g);
+        touched += qn_blocks_touched(e->blocks, g) * (uint64_t)qn_blocks_bytes(e->blocks, g);
     }
     if (e->states) {
         uint64_t n_cached = e->prefix ? qn_prefix_checkpoints(e->prefix) : 0;
         uint64_t n = qn_states_total(e->states) - qn_states_available(e->states) - n_cached;
         used += n * qn_states_bytes(e->states);
         cached += n_cached * qn_states_bytes(e->states);
+        atomic_store(&e->states_touched,
+                     qn_states_touched(e->states) * (uint64_t)qn_states_bytes(e->states));
     }
+    e->model->dev->ops->run_bytes(e->run, &arena, &arena_used);
+    atomic_store(&e->arena_used, arena_used);
+    atomic_store(&e->kv_touched, touched);
     atomic_store(&e->kv_used, used);
     if (used + cached > e->kv_peak) atomic_store(&e->kv_peak, used + cached);
     atomic_store(&e->kv_cached, cached);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/mlx_exp.h"
+#include "sample/desk.h"
 #include "sample/random.h"
 
 struct qn_exact {
@@ -19,7 +20,7 @@ struct qn_exact {
     qn_key first;       /* state of the generator before draw 0 */
     qn_key state;       /* and before draw `next` */
     uint64_t next;
-    uint8_t *seen;      /* [n_vocab] zeros between draws; only with penalties */
+    uint32_t *seen;     /* [n_vocab] zeros between draws; only with penalties */
     float *work;        /* [n_vocab] weights or probabilities; only if not greedy */
     uint32_t *keys;     /* [2, n_vocab] values in ascending order; only with filters that sort */
 };
@@ -57,24 +58,17 @@ qn_code qn_exact_new(qn_exact **out, const qn_sampling *o, uint64_t seed, uint32
     s->first = (qn_key){{(uint32_t)(seed >> 32), (uint32_t)seed}};
     for (uint32_t i = 0; i < o->exact_splits; i++) split(&s->first);
     s->state = s->first;
-    bool draws = o->temperature > 0;
-    if (has_penalties(o)) s->seen = calloc(n_vocab, sizeof *s->seen);
-    if (draws) s->work = malloc(n_vocab * sizeof *s->work);
-    if (draws && sorts(o)) s->keys = malloc(2 * (size_t)n_vocab * sizeof *s->keys);
-    if ((has_penalties(o) && !s->seen) || (draws && !s->work) || (draws && sorts(o) && !s->keys)) {
-        qn_exact_free(s);
-        return qn_err_set(err, QN_NOMEM, "sampler: out of memory");
-    }
+    const qn_desk *d = o->desk;
+    _Static_assert(sizeof *d->cand == 2 * sizeof *s->keys, "the candidates' memory holds the keys");
+    if (has_penalties(o)) s->seen = d->counts;
+    if (o->temperature > 0) s->work = d->w;
+    if (o->temperature > 0 && sorts(o)) s->keys = (uint32_t *)(void *)d->cand;
     *out = s;
     return QN_OK;
 }
 
 void qn_exact_free(qn_exact *s)
 {
-    if (!s) return;
-    free(s->seen);
-    free(s->work);
-    free(s->keys);
     free(s);
 }
 

@@ -12,8 +12,8 @@
 
 typedef struct qn_exact qn_exact;
 
-/* `o` is checked already; it is copied, its arrays are borrowed until qn_exact_free. `seed` is the
- * one in use. Errors: QN_NOMEM. */
+/* `o` is checked already and has a desk; it is copied, its arrays are borrowed until qn_exact_free.
+ * `seed` is the one in use. Errors: QN_NOMEM. */
 qn_code qn_exact_new(qn_exact **out, const qn_sampling *o, uint64_t seed, uint32_t n_vocab,
                      qn_err *err);
 void qn_exact_free(qn_exact *s);

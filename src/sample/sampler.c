@@ -8,14 +8,16 @@
 #include "sample/sampler.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
+#include "sample/desk.h"
 #include "sample/exact.h"
 #include "sample/random.h"
 
-enum { SEGMENT = 1024, LANES = 8, N_BUCKETS = 1024, BUCKETS_PER_NAT = 16, NEAR = 16 };
+enum { SEGMENT = 1024, LANES = 8, N_BUCKETS = QN_DESK_BUCKETS, BUCKETS_PER_NAT = 16, NEAR = 16 };
 
 struct qn_sampler {
     qn_sampling o;       /* bias and special point into this object's memory */
@@ -23,13 +25,16 @@ struct qn_sampler {
     uint64_t seed;
     qn_logit_bias *bias;
     uint32_t *special;
+    qn_desk *own;        /* NULL: the caller's desk is used */
+    /* Parts of the desk: */
     uint32_t *counts;    /* [n_vocab] zeros between draws; only with penalties */
     float *w;            /* [n_vocab] weights of the draw */
     qn_top *cand;        /* [n_vocab] candidates; only with filters */
     float *mass;         /* [N_BUCKETS] their probability by distance from the top; only with top-p */
-    qn_curve curve;      /* n 0: none */
     float *order;        /* [n_vocab] scratch of a tone curve around the median */
     float *segments;     /* [n_vocab / SEGMENT + 1] */
+
+    qn_curve curve;      /* n 0: none */
     qn_exact *exact;     /* does the work instead of what follows; NULL: not asked for */
 };
 
@@ -104,23 +109,84 @@ static bool bends(const qn_sampler *s)
     return s->curve.n || (s->o.tone.kind && s->o.temperature > 0);
 }
 
+void qn_desk_free(qn_desk *d)
+{
+    if (!d) return;
+    free(d->counts);
+    free(d->w);
+    free(d->cand);
+    free(d->order);
+    free(d->mass);
+    free(d->segments);
+    free(d);
+}
+
+/* Bytes for each token of the vocabulary. */
+enum {
+    COUNTS = sizeof(uint32_t),
+    WEIGHTS = sizeof(float),
+    CANDIDATES = sizeof(qn_top),
+    ORDER = sizeof(float),
+    ALL_PARTS = COUNTS + WEIGHTS + CANDIDATES + ORDER
+};
+
+static size_t desk_bytes(uint32_t n_vocab, uint32_t per_token)
+{
+    return sizeof(qn_desk) + N_BUCKETS * sizeof(float) + (n_vocab / SEGMENT + 1) * sizeof(float) +
+           (size_t)n_vocab * per_token;
+}
+
+size_t qn_desk_bytes(uint32_t n_vocab)
+{
+    return desk_bytes(n_vocab, ALL_PARTS);
+}
+
+size_t qn_desk_used(const qn_desk *d, uint32_t n_vocab)
+{
+    return desk_bytes(n_vocab, atomic_load(&d->per_token));
+}
+
+qn_code qn_desk_new(qn_desk **out, uint32_t n_vocab, qn_err *err)
+{
+    const size_t n = n_vocab ? n_vocab : 1;
+    qn_desk *d = *out = calloc(1, sizeof *d);
+    if (d) {
+        d->counts = calloc(n, sizeof *d->counts);
+        d->w = malloc(n * sizeof *d->w);
+        d->cand = malloc(n * sizeof *d->cand);
+        d->order = malloc(n * sizeof *d->order);
+        d->mass = malloc(N_BUCKETS * sizeof *d->mass);
+        d->segments = malloc((n / SEGMENT + 1) * sizeof *d->segments);
+        if (d->counts && d->w && d->cand && d->order && d->mass && d->segments) return QN_OK;
+    }
+    qn_desk_free(d);
+    *out = NULL;
+    return qn_err_set(err, QN_NOMEM, "sampler: out of memory");
+}
+
+/* The parts of the desk that these options need. */
+static void take_desk(qn_sampler *s, qn_desk *d)
+{
+    const qn_sampling *o = &s->o;
+    if (has_penalties(o)) s->counts = d->counts;
+    s->segments = d->segments;
+    s->w = d->w;
+    if (bends(s) && !s->curve.n && o->tone.pivot == QN_PIVOT_MEDIAN) s->order = d->order;
+    if (!bends(s) && o->temperature > 0 && has_filters(o, s->n_vocab)) s->cand = d->cand;
+    if (s->cand && has_top_p(o)) s->mass = d->mass;
+    const uint32_t mine = (s->counts ? COUNTS : 0) + WEIGHTS + (s->order ? ORDER : 0) +
+                          (s->cand ? CANDIDATES : 0);
+    uint32_t most = atomic_load(&d->per_token);
+    while (mine > most && !atomic_compare_exchange_weak(&d->per_token, &most, mine)) {}
+}
+
 static bool allocate(qn_sampler *s)
 {
-    size_t n = s->n_vocab;
     if (s->o.n_bias && !(s->bias = malloc(s->o.n_bias * sizeof *s->bias))) return false;
     if (s->o.n_special && !(s->special = malloc(s->o.n_special * sizeof *s->special))) return false;
-    if (s->o.exact) return true;
-    if (has_penalties(&s->o) && !(s->counts = calloc(n, sizeof *s->counts))) return false;
-    if (!(s->segments = malloc((n / SEGMENT + 1) * sizeof *s->segments))) return false;
-    if (!(s->w = malloc(n * sizeof *s->w))) return false;
-    if (bends(s)) {
-        bool sorts = !s->curve.n && s->o.tone.pivot == QN_PIVOT_MEDIAN;
-        return !sorts || (s->order = malloc(n * sizeof *s->order));
-    }
-    if (s->o.temperature > 0 && has_filters(&s->o, s->n_vocab) &&
-        !(s->cand = malloc(n * sizeof *s->cand)))
-        return false;
-    if (s->cand && has_top_p(&s->o) && !(s->mass = malloc(N_BUCKETS * sizeof *s->mass))) return false;
+    if (!s->o.desk && qn_desk_new(&s->own, s->n_vocab, NULL)) return false;
+    if (s->own) s->o.desk = s->own;
+    take_desk(s, s->o.desk);
     return true;
 }
 
@@ -164,13 +230,8 @@ void qn_sampler_free(qn_sampler *s)
     if (!s) return;
     free(s->bias);
     free(s->special);
-    free(s->counts);
-    free(s->w);
-    free(s->cand);
-    free(s->mass);
-    free(s->order);
-    free(s->segments);
     qn_exact_free(s->exact);
+    qn_desk_free(s->own);
     free(s);
 }
 

@@ -2,7 +2,9 @@
  *
  * A sampler belongs to one sequence. Sample k of a sequence depends on (seed, k), the logits and
  * the sequence's own history only (spec engine 2). All arithmetic is float32 in one fixed order.
- * Threads: one sequence is sampled by one thread at a time.
+ * What a draw works in is as large as the vocabulary and means nothing afterwards: samplers that
+ * take turns share one desk, so that a sequence that waits or thinks holds none of it.
+ * Threads: one sequence is sampled by one thread at a time, and so are all at one desk.
  */
 #ifndef QN_SAMPLE_SAMPLER_H
 #define QN_SAMPLE_SAMPLER_H
@@ -22,8 +24,11 @@ typedef struct qn_logit_bias {
     float bias;
 } qn_logit_bias;
 
+typedef struct qn_desk qn_desk;
+
 /* What a request asks for. Zero-initialised means greedy. */
 typedef struct qn_sampling {
+    qn_desk *desk;       /* of the sampler's vocabulary, outlives it; NULL: one of its own */
     float temperature;   /* 0: the most likely token, filters ignored */
     float top_p;         /* in (0, 1) active, else off */
     float min_p;         /* in (0, 1] active, 0 off */
@@ -63,6 +68,14 @@ typedef struct qn_sample {
 } qn_sample;
 
 typedef struct qn_sampler qn_sampler;
+
+/* The memory that samplers for a vocabulary draw in. Free it after them. Errors: QN_NOMEM. */
+qn_code qn_desk_new(qn_desk **out, uint32_t n_vocab, qn_err *err);
+void qn_desk_free(qn_desk *d);
+
+/* Bytes of a desk, and of the parts that its samplers' options need so far (no failure). */
+size_t qn_desk_bytes(uint32_t n_vocab);
+size_t qn_desk_used(const qn_desk *d, uint32_t n_vocab);
 
 /* A sampler for a vocabulary. Errors: QN_INVALID (a value out of range: names it and the range),
  * QN_NOMEM. */

@@ -95,8 +95,32 @@ static json_t *admission(const qn_server *s, const qn_engine_stats *now)
     put_int(j, "weights_bytes", now->weights_bytes);
     put_int(j, "kv_pool_bytes", now->kv_bytes_total);
     put_int(j, "kv_peak_bytes", now->kv_bytes_peak);
-    put_int(j, "state_bytes", now->state_bytes);
-    put_int(j, "arena_bytes", now->arena_bytes);
+    return j;
+}
+
+static json_t *memory_terms(const qn_memory_terms *t, uint64_t sum)
+{
+    json_t *j = json_object();
+    put_int(j, "base_bytes", t->base);
+    put_int(j, "weights_bytes", t->weights);
+    put_int(j, "kv_bytes", t->kv);
+    put_int(j, "state_bytes", t->states);
+    put_int(j, "arena_bytes", t->arena);
+    put_int(j, "rows_bytes", t->rows);
+    put_int(j, "sum_bytes", sum);
+    return j;
+}
+
+/* What was planned, what was used of it, and what the kernel says. */
+static json_t *memory(const qn_server *s)
+{
+    qn_memory m;
+    qn_engine_memory(s->opts.engine, &m);
+    json_t *j = json_object();
+    json_object_set_new(j, "planned", memory_terms(&m.planned, m.planned_sum));
+    json_object_set_new(j, "used", memory_terms(&m.used, m.used_sum));
+    put_int(j, "resident_bytes", m.resident);
+    put_int(j, "resident_peak_bytes", m.resident_peak);
     return j;
 }
 
@@ -127,6 +151,7 @@ void qn_stats_page(qn_exchange *x)
     json_object_set_new(j, "response_store", response_store(s));
     json_object_set_new(j, "kv_quant", kv_layers(&s->opts.loaded->model->kv));
     json_object_set_new(j, "admission", admission(s, &now));
+    json_object_set_new(j, "memory", memory(s));
     json_object_set_new(j, "batch", batch(&now));
     qn_exchange_reply(x, 200, j);
 }

@@ -82,17 +82,17 @@ def test_serve_refuses_by_name(flags, words):
 
 
 def test_budgets(start):
-    server = start("--memory-budget", "0.11")
+    server = start("--memory-budget", "0.2")
     stats = httpx.get(server.url + "/stats").json()["admission"]
-    assert stats["memory_budget_bytes"] == 110_000_000
-    assert stats["weights_bytes"] < stats["usable_bytes"] <= 110_000_000
-    reply = httpx.post(server.url + "/v1/completions", json={"prompt": "a " * 2000})
+    assert stats["memory_budget_bytes"] == 200_000_000
+    assert stats["weights_bytes"] < stats["usable_bytes"] <= 200_000_000
+    reply = httpx.post(server.url + "/v1/completions", json={"prompt": "a " * 4000})
     error = reply.json()["error"]
     assert reply.status_code == 400 and error["type"] == "memory_admission"
     assert error["code"] == "context_over_budget" and error["n_ctx"] == stats["max_safe_context"]
     done = subprocess.run([QUERN_BIN, "serve", QUERN_MODEL, "--port", "0", "--memory-budget", "0.05"],
                           capture_output=True, check=False)
-    assert done.returncode == 1 and "memory budget of 0.05 GB" in done.stderr.decode()
+    assert done.returncode == 1 and "memory budget of 0.050 GB" in done.stderr.decode()
 
 
 def test_chat_template(start):

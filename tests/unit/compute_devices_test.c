@@ -180,7 +180,7 @@ static qn_weight *load(const side *s, const qn_matrix *m)
     qn_load_opts opts = {.model_dtype = QN_F32};
     qn_weight *w;
     if (CALL(s, load, s->dev, &src, 1, &opts, &w, &err)) fail_msg("%s", err.text);
-    assert_true(CALL(s, weights_bytes, s->dev) > 0);
+    assert_true(CALL(s, weights_bytes, s->dev, NULL) > 0);
     return w;
 }
 

@@ -10,6 +10,7 @@
 #include "compute/cpu/panel_file.h"
 #include "core/buf.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 /* ---- the store ---- */
 
@@ -35,10 +36,13 @@ void qn_cpu_store_free(qn_cpu_store *s)
     free(s);
 }
 
-uint64_t qn_cpu_weights_bytes(const qn_device *d)
+uint64_t qn_cpu_weights_bytes(const qn_device *d, uint64_t *resident)
 {
-    const qn_cpu *cpu = (const qn_cpu *)(const void *)d;
-    return cpu->store ? cpu->store->weights_bytes : 0;
+    const qn_cpu_store *s = ((const qn_cpu *)(const void *)d)->store;
+    if (resident) *resident = 0;
+    for (const qn_segment *g = s ? s->segments : NULL; resident && g; g = g->next)
+        *resident += qn_memory_resident(g->data, g->size);
+    return s ? s->weights_bytes : 0;
 }
 
 /* ---- a load under way ---- */

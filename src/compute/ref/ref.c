@@ -54,11 +54,6 @@ static uint32_t n_threads(const qn_device *d)
     return qn_pool_threads(((const qn_ref *)(const void *)d)->pool);
 }
 
-static uint64_t weights_bytes(const qn_device *d)
-{
-    return ((const qn_ref *)(const void *)d)->weights_bytes;
-}
-
 static void ref_close(qn_device *d)
 {
     if (!d) return;
@@ -243,7 +238,7 @@ static const qn_ops ref_ops = {
     .run_bytes = run_bytes,
     .close = ref_close,
     .n_threads = n_threads,
-    .weights_bytes = weights_bytes,
+    .weights_bytes = qn_ref_weights_bytes,
     .begin = begin,
     .end = end,
     .mark = mark,

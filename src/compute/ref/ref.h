@@ -33,7 +33,7 @@ typedef struct qn_ref {
     qn_pool *pool;
     const qn_ref_kernels *k;
     qn_arena arena; /* weights' descriptions, uploaded vectors, rotary tables */
-    uint64_t weights_bytes;
+    struct qn_ref_load *loads; /* newest first */
     qn_dtype table_type; /* F16 or BF16 once act_table is filled, F32 before */
     uint16_t *act_table; /* [QN_REF_N_ACTS, 65536] activation of every code of table_type */
 } qn_ref;
@@ -125,6 +125,7 @@ qn_dtype qn_ref_chain_type(const qn_matrix *m, qn_dtype x);
 /* ref_weights.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_code qn_ref_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
                     qn_weight **out, qn_err *err);
+uint64_t qn_ref_weights_bytes(const qn_device *d, uint64_t *resident);
 qn_code qn_ref_upload(qn_device *d, const void *data, qn_dtype t, uint32_t rows, uint32_t cols,
                       qn_tensor *out, qn_err *err);
 /* ref_linear.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */

@@ -3,15 +3,42 @@
 #include <string.h>
 
 #include "compute/ref/ref.h"
+#include "core/memory.h"
 
-static size_t matrix_bytes(const qn_matrix *m)
+/* What one call of load brought. */
+struct qn_ref_load {
+    struct qn_ref_load *next;
+    qn_weight *w;
+    size_t n;
+};
+
+/* A matrix's parts in the file: codes, scales, biases. */
+static void part_bytes(const qn_matrix *m, size_t bytes[3])
 {
     size_t rows = (size_t)m->n_experts * m->n_out;
-    if (m->spec.mode == QN_Q_NONE) return rows * m->n_in * qn_dtype_size(m->dtype);
-    size_t groups = rows * (m->n_in / m->spec.group_size);
-    bool affine = m->spec.mode == QN_Q_AFFINE;
-    return rows * qn_qrow_bytes(&m->spec, m->n_in) +
-           groups * (affine ? 2 * qn_dtype_size(m->dtype) : 1);
+    bool dense = m->spec.mode == QN_Q_NONE, affine = m->spec.mode == QN_Q_AFFINE;
+    bytes[0] = rows * (dense ? m->n_in * qn_dtype_size(m->dtype) : qn_qrow_bytes(&m->spec, m->n_in));
+    bytes[1] = dense ? 0 : rows * (m->n_in / m->spec.group_size) * (affine ? qn_dtype_size(m->dtype) : 1);
+    bytes[2] = affine ? bytes[1] : 0;
+}
+
+uint64_t qn_ref_weights_bytes(const qn_device *d, uint64_t *resident)
+{
+    uint64_t total = 0;
+    size_t bytes[3];
+    if (resident) *resident = 0;
+    for (const struct qn_ref_load *l = ((const qn_ref *)(const void *)d)->loads; l; l = l->next) {
+        for (size_t i = 0; i < l->n; i++) {
+            const qn_matrix *m = &l->w[i].m;
+            const void *parts[3] = {m->weight, m->scales, m->biases};
+            part_bytes(m, bytes);
+            for (int k = 0; k < 3; k++) {
+                total += bytes[k];
+                if (resident && bytes[k]) *resident += qn_memory_resident(parts[k], bytes[k]);
+            }
+        }
+    }
+    return total;
 }
 
 static qn_code check_matrix(const qn_matrix_src *src, qn_err *err)
@@ -55,14 +82,15 @@ qn_code qn_ref_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_l
         if ((rc = check_matrix(&src[i], err))) return rc;
     if ((rc = fill_act_table(ref, opts->model_dtype, err))) return rc;
     qn_weight *w = qn_arena_take(&ref->arena, n, sizeof *w);
-    if (!w && n) return qn_err_set(err, QN_NOMEM, "out of memory for %zu matrices", n);
-    uint64_t total = 0;
+    struct qn_ref_load *load = qn_arena_take(&ref->arena, 1, sizeof *load);
+    if (!w || !load) return qn_err_set(err, QN_NOMEM, "out of memory for %zu matrices", n);
     for (size_t i = 0; i < n; i++) {
         w[i].m = src[i].m;
         out[i] = &w[i];
-        total += matrix_bytes(&src[i].m);
     }
-    ref->weights_bytes += total;
+    *load = (struct qn_ref_load){.next = ref->loads, .w = w, .n = n};
+    ref->loads = load;
+    const uint64_t total = qn_ref_weights_bytes(d, NULL);
     if (opts->progress) opts->progress(opts->user, total, total);
     return QN_OK;
 }

@@ -1,0 +1,82 @@
+"""What /stats says about memory, against what the kernel says.
+
+The peak of the process (VmHWM) lies within 3 % of the sum of the terms that were used, and under the limit of
+--memory-budget.
+"""
+import re
+import threading
+
+import httpx
+import pytest
+
+from conftest import QUERN_MODEL, Server
+
+pytestmark = pytest.mark.skipif(not QUERN_MODEL, reason="no model")
+
+TERMS = ("base_bytes", "weights_bytes", "kv_bytes", "state_bytes", "arena_bytes", "rows_bytes")
+TOLERANCE = 0.03
+
+
+def peak_of(server):
+    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as f:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1]) * 1024
+
+
+def complete(server, number, n_words, n_new, failures):
+    body = {"prompt": f"{number} " + "alpha beta gamma delta " * (n_words // 4), "max_tokens": n_new, "seed": number,
+            "temperature": 0.8, "top_p": 0.9, "ignore_eos": True}
+    reply = httpx.post(server.url + "/v1/completions", json=body, timeout=300)
+    if reply.status_code != 200:
+        failures.append(reply.text)
+
+
+def load(server, n_requests, n_words, n_new):
+    """Requests at the same time, each with a prompt of its own."""
+    failures = []
+    threads = [threading.Thread(target=complete, args=(server, i, n_words, n_new, failures)) for i in range(n_requests)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+def memory_of(server):
+    """The terms, whose sums are right."""
+    memory = httpx.get(server.url + "/stats").json()["memory"]
+    for part in ("planned", "used"):
+        assert sum(memory[part][t] for t in TERMS) == memory[part]["sum_bytes"]
+    for term in ("kv_bytes", "state_bytes", "arena_bytes", "rows_bytes"):
+        assert memory["used"][term] <= memory["planned"][term], term
+    return memory
+
+
+def check_peak(server):
+    memory, peak = memory_of(server), peak_of(server)
+    used = memory["used"]["sum_bytes"]
+    assert abs(memory["resident_peak_bytes"] - peak) <= 1 << 20
+    assert abs(peak - used) <= TOLERANCE * used, f"{peak} measured, {memory['used']}"
+    return memory, peak
+
+
+def test_peak_is_the_sum():
+    server = Server("--batch", "8")
+    try:
+        before = memory_of(server)["used"]
+        assert before["kv_bytes"] == 0 and before["arena_bytes"] < memory_of(server)["planned"]["arena_bytes"]
+        load(server, 8, 400, 48)
+        check_peak(server)
+    finally:
+        assert server.stop() == 0
+
+
+def test_peak_stays_under_the_limit():
+    limit = 190_000_000
+    server = Server("--batch", "4", "--memory-budget", str(limit / 1e9))
+    try:
+        load(server, 10, 400, 16) # more than the cache holds
+        memory, peak = check_peak(server)
+        assert memory["planned"]["sum_bytes"] <= limit and peak <= limit
+        assert memory["used"]["kv_bytes"] > 0.9 * memory["planned"]["kv_bytes"]
+    finally:
+        assert server.stop() == 0
