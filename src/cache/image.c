@@ -59,7 +59,12 @@ static qn_code add_layer(qn_image *img, uint32_t i, const qn_kv_spec *spec, qn_e
 
 bool qn_image_is_coded(const qn_kv_spec *spec, uint32_t n_tokens)
 {
-    return n_tokens >= spec->quantized_start;
+    if (n_tokens < spec->quantized_start) return false;
+    for (uint32_t i = 0; i < spec->n_layers; i++) {
+        const qn_kv_layer *l = &spec->layers[i];
+        if (qn_kv_quantized(l->k_codec) || qn_kv_quantized(l->v_codec)) return true;
+    }
+    return false;
 }
 
 qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, bool coded,

@@ -31,8 +31,8 @@ qn_code qn_image_new(qn_image **out, const qn_kv_spec *spec, uint32_t n_tokens, 
                      qn_err *err);
 void qn_image_free(qn_image *img);
 
-/* Is the KV of a sequence of n_tokens quantized, or was it too short for that? Only devices that
- * imitate mlx-lm wait for quantized_start (no failure). */
+/* Is KV of a sequence of n_tokens quantized? Only devices that imitate mlx-lm wait for
+ * quantized_start (no failure). */
 bool qn_image_is_coded(const qn_kv_spec *spec, uint32_t n_tokens);
 
 /* Copy from the pools what the table and the state slot hold of the image's tokens, or back. The

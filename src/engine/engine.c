@@ -497,7 +497,8 @@ bool qn_engine_memory_binds(const qn_engine *e)
 }
 
 /* What is brought in from a file and what is to be left for one. */
-static qn_code check_images(const qn_request *req, uint32_t n_start, qn_err *err)
+static qn_code check_images(const qn_engine *e, const qn_request *req, uint32_t n_start,
+                            qn_err *err)
 {
     if (req->start && (req->embeddings || req->hidden || req->prompt_logprobs))
         return qn_err_set(err, QN_UNSUPPORTED,
@@ -508,6 +509,13 @@ static qn_code check_images(const qn_request *req, uint32_t n_start, qn_err *err
                           "what is stored is kept of a prompt of %zu tokens without a reply: there "
                           "is room for %u, and max_tokens is %u",
                           req->n_prompt, req->keep->n_tokens, req->max_tokens);
+    if ((req->start && req->start->coded && !qn_image_is_coded(&e->kv, n_start)) ||
+        (req->keep && req->keep->coded != qn_image_is_coded(&e->kv, req->keep->n_tokens)))
+        return qn_err_set(err, QN_INVALID,
+                          "a saved cache holds %s where the KV cache, which is quantized from %u "
+                          "tokens on, holds the other form",
+                          req->keep && !req->keep->coded ? "floats" : "codes",
+                          e->kv.quantized_start);
     return QN_OK;
 }
 
@@ -520,7 +528,7 @@ static qn_code check_request(const qn_engine *e, const qn_request *req, qn_err *
         return qn_err_set(err, QN_INVALID,
                           "hidden states are given without a reply only: max_tokens is %u, must be "
                           "0", req->max_tokens);
-    qn_code rc = check_images(req, n_start, err);
+    qn_code rc = check_images(e, req, n_start, err);
     if (rc) return rc;
     uint64_t total = (uint64_t)n_start + req->n_prompt + req->max_tokens;
     if (total > e->o.max_positions && qn_engine_memory_binds(e)) {

@@ -302,6 +302,39 @@ static void mlx_replies_after_saved_caches(void **state)
     json_decref(data);
 }
 
+/* A quantized KV cache leaves codes, and takes codes only if it is quantized at their length. */
+static void forms_of_saved_caches_are_checked(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {1, 2, 3, 4};
+    json_t *data = golden(), *c = json_array_get(json_object_get(data, "cases"), 0);
+    qn_synth_model l;
+    qn_engine *e;
+    open_case(&l, c, "ref");
+    qn_image *codes = image_of(l.model, ids, 4, true);
+    for (int later = 0; later < 2; later++) {
+        qn_err err = {0};
+        qn_gen *g;
+        qn_image *img;
+        l.model->kv.quantized_start = later ? 5 : 0;
+        qn_engine_opts o = {.max_rows = 1, .max_positions = MAX_POS};
+        assert_int_equal(qn_engine_new(&e, l.model, &o, &err), QN_OK);
+        assert_int_equal(qn_image_new(&img, &l.model->kv, 4, later, &err), QN_OK);
+        qn_request keep = {.prompt = ids, .n_prompt = 4, .keep = img};
+        assert_int_equal(qn_engine_submit(e, &keep, &g, &err), QN_INVALID);
+        assert_non_null(strstr(err.text, later ? "codes" : "floats"));
+        qn_err_clear(&err);
+        qn_request start = {.prompt = ids, .n_prompt = 4, .max_tokens = 1, .start = codes};
+        assert_int_equal(qn_engine_submit(e, &start, &g, &err), later ? QN_INVALID : QN_OK);
+        if (!later) qn_gen_free(g);
+        qn_image_free(img);
+        qn_engine_free(e);
+    }
+    qn_image_free(codes);
+    close_case(&l);
+    json_decref(data);
+}
+
 /* ---- schemes ---- */
 
 static void words_become_schemes(void **state)
@@ -420,6 +453,7 @@ int main(void)
         cmocka_unit_test(mlx_logits_at_its_chunks),
         cmocka_unit_test(mlx_replies_through_the_engine),
         cmocka_unit_test(mlx_replies_after_saved_caches),
+        cmocka_unit_test(forms_of_saved_caches_are_checked),
         cmocka_unit_test(words_become_schemes),
         cmocka_unit_test(schemes_reach_the_layers),
         cmocka_unit_test(kv_configs_are_read),

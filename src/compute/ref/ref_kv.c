@@ -382,7 +382,7 @@ static void take_codes(coded *e, const qn_kv_codes *codes, qn_kv_codec c, uint32
 void qn_ref_kv_put_codes(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at, uint32_t n,
                          const qn_kv_codes *k, const qn_kv_codes *v)
 {
-    float *b = places(kv, layer, block, at, n), head[QN_REF_MAX_HEAD];
+    float *b = places(kv, layer, block, at, n);
     const qn_kv_layer *l = &kv->spec.layers[layer];
     const qn_ref_place *p = &kv->place[layer];
     qn_kv_codec kc = l->k_codec, vc = l->v_codec;
@@ -392,14 +392,10 @@ void qn_ref_kv_put_codes(qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at,
         coded e;
         if (k->words) {
             take_codes(&e, k, kc, l->d_k, i);
-            decode(head, &e, l->d_k, kc);
-            put_key(b + p->k + s.h * p->k_head, s.at, head, l->d_k);
             put_key_codes(kv, l, p, b, s.h, s.at, &e);
         }
         if (v->words) {
             take_codes(&e, v, vc, l->d_v, i);
-            decode(head, &e, l->d_v, vc);
-            put_value(b + p->v + s.h * p->v_head, s.at, head, l->d_v, p->v_ld);
             put_value_codes(kv, l, p, b, s.h, s.at, &e);
         }
     }

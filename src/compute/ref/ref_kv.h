@@ -8,7 +8,7 @@
  * from then on. A layer with a quantized codec stores both forms of every token: what was computed,
  * and what its codes stand for. Which of them an item attends to follows from its first position
  * (qn_kv_spec.quantized_start), so blocks can be shared and filled in any order. The codes themselves
- * are there for files; a token that came as codes has what they stand for in both forms.
+ * are there for files; of a token that came as codes what was computed is not known.
  *
  * A block holds block_tokens positions of every layer of its group. In it, layers ascending, one or
  * two forms:
