@@ -109,8 +109,7 @@ static qn_code open_model(bench *b, const qn_args *args, qn_progress *p, qn_err 
 {
     char cache[PATH_CAP];
     qn_code rc;
-    qn_kv_scheme kv;
-    if ((rc = qn_kv_scheme_read(args, &kv, err))) return rc;
+    qn_kv_scheme kv = qn_kv_scheme_read(args);
     kv.config_required = true;
     qn_device_opts device = qn_device_opts_read(args);
     bool cached = !qn_arg_bool(args, "no-panel-cache") && !qn_state_path(cache, sizeof cache, "panels", NULL);

@@ -252,7 +252,7 @@ static qn_code read_value(qn_args *a, const qn_opt *o, const char *label, const 
         return qn_err_set(err, QN_INVALID, "%s expects on or off, not \"%s\"", label, text);
     case QN_OPT_STR:
         v->s = text;
-        return QN_OK;
+        return o->check ? o->check(text, err) : QN_OK;
     case QN_OPT_INT:
         if (!read_int(text, &v->i)) {
             return qn_err_set(err, QN_INVALID, "%s expects a whole number, not \"%s\"", label, text);
@@ -439,6 +439,19 @@ static qn_code fill_rest(qn_args *a, qn_err *err)
         if (rc) return rc;
         v->from = env ? FROM_ENV : FROM_DEFAULT;
     }
+    return QN_OK;
+}
+
+/* What belongs to the whole command line: options that exclude each other, arguments that must be
+ * there. */
+static qn_code check_all(const qn_args *a, qn_err *err)
+{
+    for (size_t i = 0; i < a->n_opts; i++) {
+        const qn_opt *o = a->opts[i];
+        if (!o->not_with || !qn_arg_given(a, o->name) || !qn_arg_given(a, o->not_with)) continue;
+        return qn_err_set(err, QN_INVALID, "--%s and --%s exclude each other: give one of them",
+                          o->not_with, o->name);
+    }
     for (size_t i = 0; a->verb->pos && a->verb->pos[i].name; i++) {
         if (!a->verb->pos[i].required || i < a->n_pos) continue;
         return qn_err_set(err, QN_INVALID, "%s is missing; \"quern help %s\" shows how to call it",
@@ -466,6 +479,7 @@ qn_code qn_args_parse(qn_args **out, const qn_verb *verb, int argc, char **argv,
     qn_code rc = collect_options(a, err);
     if (!rc && !a->wants_help) rc = take_tokens(a, &t, err);
     if (!rc && !a->wants_help) rc = fill_rest(a, err);
+    if (!rc && !a->wants_help) rc = check_all(a, err);
     if (rc) qn_args_free(a);
     else *out = a;
     return rc;

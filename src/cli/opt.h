@@ -48,6 +48,8 @@ typedef struct qn_opt {
     const char *env;        /* key of the environment variable QUERN_<env>; NULL: none */
     const char *choices;    /* ENUM: "a|b|c" */
     const char *arg;        /* what help calls the value; NULL: derived from the kind */
+    qn_code (*check)(const char *text, qn_err *err); /* STR: fails for text that is wrong; NULL: none is */
+    const char *not_with;   /* an option that must not be given beside this one; NULL: none */
     const char *same_as;    /* another spelling of that option; the option's own name beats it */
     const char *ignored;    /* accepted without effect: the reason, given as a warning */
     const char *refused;    /* known, not supported: the reason, given as an error */

@@ -62,15 +62,23 @@ const qn_opt qn_opts_device[] = {
     {0},
 };
 
+static qn_code check_scheme(const char *text, qn_err *err)
+{
+    qn_kv_scheme s = {0};
+    return qn_kv_scheme_parse(&s, text, err);
+}
+
 const qn_opt qn_opts_kv[] = {
     {.name = "kv-quant",
      .kind = QN_OPT_STR,
      .arg = "SCHEME",
+     .check = check_scheme,
      .help = "quantize the KV cache: 8 or 4 bits, k8v4 (keys and values apart), config (layer by "
              "layer, from the model's kv_config.json), or off"},
     {.name = "kv-bits",
      .kind = QN_OPT_ENUM,
      .choices = "4|8",
+     .not_with = "kv-quant",
      .help = "the same as --kv-quant with 8 or 4, as mlx_lm spells it"},
     {.name = "kv-group-size",
      .kind = QN_OPT_ENUM,
@@ -230,22 +238,18 @@ static uint32_t choice(const qn_args *args, const char *name)
 
 uint32_t qn_block_tokens_read(const qn_args *args) { return choice(args, "paged-kv-block-size"); }
 
-qn_code qn_kv_scheme_read(const qn_args *args, qn_kv_scheme *out, qn_err *err)
+qn_kv_scheme qn_kv_scheme_read(const qn_args *args)
 {
-    *out = (qn_kv_scheme){0};
-    if (qn_arg_given(args, "kv-group-size")) out->group = choice(args, "kv-group-size");
-    const char *scheme = qn_arg_str(args, "kv-quant");
+    qn_kv_scheme s = {0};
+    qn_err err = {0};
+    if (qn_arg_given(args, "kv-group-size")) s.group = choice(args, "kv-group-size");
+    const char *words = qn_arg_str(args, "kv-quant");
     uint32_t bits = choice(args, "kv-bits");
-    if (scheme && bits)
-        return qn_err_set(err, QN_INVALID, "--kv-quant and --kv-bits say the same: give one of them");
-    if (scheme) {
-        qn_code rc = qn_kv_scheme_parse(out, scheme, err);
-        if (rc) return rc;
-    }
-    if (bits) out->k_bits = out->v_bits = bits, out->start = MLX_KV_START;
+    if (words) qn_check(qn_kv_scheme_parse(&s, words, &err) == QN_OK); /* the parser asked */
+    if (bits) s.k_bits = s.v_bits = bits, s.start = MLX_KV_START;
     if (qn_arg_given(args, "quantized-kv-start"))
-        out->start = (uint32_t)qn_arg_int(args, "quantized-kv-start");
-    return QN_OK;
+        s.start = (uint32_t)qn_arg_int(args, "quantized-kv-start");
+    return s;
 }
 
 static void on_load(void *user, const char *what, uint64_t done, uint64_t total)
@@ -274,9 +278,8 @@ static qn_code open_parts(qn_session *s, const qn_args *args, const char *positi
                           const char *cache_file, const qn_engine_opts *limits, qn_progress *p,
                           qn_err *err)
 {
-    qn_kv_scheme kv;
-    qn_code rc = qn_kv_scheme_read(args, &kv, err);
-    if (rc) return rc;
+    qn_code rc;
+    qn_kv_scheme kv = qn_kv_scheme_read(args);
     kv.config_required = !limits; /* comparisons want what they ask for */
     kv.cache_file = cache_file;
     if ((rc = qn_pick_model(&s->store, args, positional, &s->entry, err))) return rc;

@@ -47,9 +47,9 @@ void qn_session_close(qn_session *s);
 /* The device options out of qn_opts_device (no failure). */
 qn_device_opts qn_device_opts_read(const qn_args *args);
 
-/* The KV options out of qn_opts_kv: the scheme. config_required is the caller's to set. Errors:
- * QN_INVALID, QN_UNSUPPORTED, naming the option. */
-qn_code qn_kv_scheme_read(const qn_args *args, qn_kv_scheme *out, qn_err *err);
+/* The KV options out of qn_opts_kv: the scheme. config_required is the caller's to set (no failure).
+ */
+qn_kv_scheme qn_kv_scheme_read(const qn_args *args);
 
 /* Tokens of a KV block, from the same options (no failure). */
 uint32_t qn_block_tokens_read(const qn_args *args);

@@ -67,6 +67,9 @@ def test_unknown_verb():
 def test_unknown_flag():
     fails("generate", "--temprature", "1", status=2, says="unknown flag --temprature; did you mean --temperature?")
     fails("ls", "--max-size", "5 parsecs", status=2, says="--max-size: bad size: 5 parsecs")
+    for verb in ("generate", "serve", "benchmark", "cache-prompt"):
+        fails(verb, "--kv-quant", "5", status=2, says='unknown KV scheme "5"; choose off, config, 8, 4')
+        fails(verb, "--kv-quant", "8", "--kv-bits", "8", status=2, says="--kv-quant and --kv-bits exclude each other")
     fails("generate", "--max-kv-size", "4", "x", "y", status=2, says="not supported yet: --max-kv-size")
 
 

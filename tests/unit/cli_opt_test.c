@@ -9,6 +9,12 @@
 
 #include "cli/opt.c"
 
+static qn_code check_scheme(const char *text, qn_err *err)
+{
+    if (!strcmp(text, "good")) return QN_OK;
+    return qn_err_set(err, QN_INVALID, "unknown scheme %s", text);
+}
+
 static const qn_opt all_opts[] = {
     {.name = "open", .kind = QN_OPT_BOOL, .help = "a boolean"},
     {.name = "mtp", .kind = QN_OPT_SWITCH, .dflt = "on"},
@@ -22,6 +28,8 @@ static const qn_opt all_opts[] = {
     {.name = "bits", .kind = QN_OPT_LIST},
     {.name = "pp", .kind = QN_OPT_INTS, .min = 1, .max = 100000, .dflt = "512"},
     {.name = "stop", .kind = QN_OPT_WORDS},
+    {.name = "scheme", .kind = QN_OPT_STR, .check = check_scheme},
+    {.name = "scheme-bits", .kind = QN_OPT_INT, .not_with = "scheme", .dflt = "3"},
     {.name = "quantize-activations", .brief = "qa", .kind = QN_OPT_BOOL, .ignored = "tested elsewhere"},
     {.name = "pipeline", .kind = QN_OPT_BOOL, .refused = "one host only"},
     {0},
@@ -90,6 +98,20 @@ static void values_and_last_wins(void **state)
     PARSE(a, "-m12", "--prompt", "");
     assert_int_equal(qn_arg_int(a, "max-tokens"), 12);
     assert_string_equal(qn_arg_str(a, "prompt"), "");
+    qn_args_free(a);
+}
+
+static void checked_values(void **state)
+{
+    (void)state;
+    qn_args *a;
+    PARSE(a, "--scheme", "good");
+    assert_string_equal(qn_arg_str(a, "scheme"), "good");
+    qn_args_free(a);
+    FAILS(QN_INVALID, "unknown scheme bad", "--scheme", "bad");
+    FAILS(QN_INVALID, "--scheme and --scheme-bits exclude each other", "--scheme-bits", "1", "--scheme", "good");
+    PARSE(a, "--scheme-bits", "1");
+    assert_null(qn_arg_str(a, "scheme"));
     qn_args_free(a);
 }
 
@@ -254,6 +276,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(boolean_never_eats_a_token),
         cmocka_unit_test(values_and_last_wins),
+        cmocka_unit_test(checked_values),
         cmocka_unit_test(dash_led_values),
         cmocka_unit_test(double_dash_ends_options),
         cmocka_unit_test(unknown_flags),
