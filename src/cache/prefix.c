@@ -11,8 +11,9 @@
 typedef struct node {
     uint64_t space; /* the namespace; only children of the root may differ in it */
     uint64_t used;  /* clock of the last use; never above the parent's */
-    uint32_t parent, first_child, next, prev; /* siblings; `next` also of the free list */
-    uint32_t chain;                           /* next node of the same hash bucket */
+    uint32_t older, newer;                    /* all nodes by their last use, in a ring with the root */
+    uint32_t parent, n_children;
+    uint32_t chain;                           /* next node of the same hash bucket, or free node */
     uint32_t n_tokens;                        /* a full block, or fewer in a leaf; 0: free */
     uint32_t n_locks;                         /* rows that stand here */
     uint32_t depth;                           /* blocks from the root to here, this one included */
@@ -37,6 +38,8 @@ struct qn_prefix {
     node *nodes;       /* [n_nodes + 1] */
     uint32_t *tokens;  /* [n_nodes + 1, block_tokens] */
     uint32_t *buckets; /* [n_buckets] full nodes by (namespace, parent, tokens) */
+    uint32_t *sorted;  /* [n_nodes] those in use, by parent, namespace and tokens: n_sorted */
+    uint32_t n_sorted;
     checkpoint *checkpoints; /* [max_checkpoints + 1] */
     uint32_t free_node, free_checkpoint, n_checkpoints;
 };
@@ -59,11 +62,12 @@ static qn_code allocate(qn_prefix *p, qn_err *err)
     p->nodes = calloc((size_t)p->n_nodes + 1, sizeof *p->nodes);
     p->tokens = malloc(((size_t)p->n_nodes + 1) * p->block_tokens * sizeof *p->tokens);
     p->buckets = calloc(p->n_buckets, sizeof *p->buckets);
+    p->sorted = malloc(((size_t)p->n_nodes + 1) * sizeof *p->sorted);
     p->checkpoints = calloc((size_t)p->max_checkpoints + 1, sizeof *p->checkpoints);
-    if (!p->nodes || !p->tokens || !p->buckets || !p->checkpoints)
+    if (!p->nodes || !p->tokens || !p->buckets || !p->sorted || !p->checkpoints)
         return qn_err_set(err, QN_NOMEM, "prefix cache: out of memory");
     for (uint32_t i = p->n_nodes; i > 0; i--) {
-        p->nodes[i].next = p->free_node;
+        p->nodes[i].chain = p->free_node;
         p->free_node = i;
     }
     for (uint32_t i = p->max_checkpoints; i > 0; i--) {
@@ -100,10 +104,11 @@ qn_code qn_prefix_new(qn_prefix **out, qn_blocks *b, const qn_prefix_opts *o, qn
 void qn_prefix_free(qn_prefix *p)
 {
     if (!p) return;
-    if (p->nodes && p->buckets && p->checkpoints) qn_prefix_flush(p);
+    if (p->nodes && p->buckets && p->sorted && p->checkpoints) qn_prefix_flush(p);
     free(p->nodes);
     free(p->tokens);
     free(p->buckets);
+    free(p->sorted);
     free(p->checkpoints);
     free(p);
 }
@@ -137,21 +142,38 @@ static uint32_t common(const qn_prefix *p, uint32_t n, const uint32_t *tokens, u
     return same;
 }
 
-/* The child that shares the most tokens, *n of them; 0 if none shares any. */
-static uint32_t find_partial(const qn_prefix *p, uint64_t space, uint32_t parent,
-                             const uint32_t *tokens, uint32_t limit, uint32_t *n)
+/* Does node n stand before the place of a child of `parent` with these tokens? */
+static bool is_before(const qn_prefix *p, uint32_t n, uint64_t space, uint32_t parent,
+                      const uint32_t *tokens, uint32_t n_tokens)
 {
-    uint32_t best = 0;
-    *n = 0;
-    for (uint32_t c = p->nodes[parent].first_child; c; c = p->nodes[c].next) {
-        if (p->nodes[c].space != space) continue;
-        uint32_t same = common(p, c, tokens, limit);
-        if (same > *n) {
-            *n = same;
-            best = c;
-        }
+    const node *x = &p->nodes[n];
+    if (x->parent != parent) return x->parent < parent;
+    if (x->space != space) return x->space < space;
+    uint32_t same = common(p, n, tokens, n_tokens);
+    if (same == x->n_tokens || same == n_tokens) return x->n_tokens < n_tokens;
+    return tokens_of(p, n)[same] < tokens[same];
+}
+
+/* The index in `sorted` where a child of `parent` with these tokens is, or belongs. Children that
+ * begin with these tokens follow; of the others, the one that shares the most is next to it. */
+static uint32_t place_of(const qn_prefix *p, uint64_t space, uint32_t parent,
+                         const uint32_t *tokens, uint32_t n_tokens)
+{
+    uint32_t low = 0, high = p->n_sorted;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (is_before(p, p->sorted[mid], space, parent, tokens, n_tokens)) low = mid + 1;
+        else high = mid;
     }
-    return best;
+    return low;
+}
+
+/* The child of `parent` at an index of `sorted`, or 0. */
+static uint32_t child_at(const qn_prefix *p, uint64_t space, uint32_t parent, uint32_t i)
+{
+    if (i >= p->n_sorted) return 0;
+    const node *x = &p->nodes[p->sorted[i]];
+    return x->parent == parent && x->space == space ? p->sorted[i] : 0;
 }
 
 /* The last checkpoint of a node within its first n tokens, or 0. */
@@ -166,21 +188,31 @@ static uint32_t last_checkpoint(const qn_prefix *p, uint32_t n_node, uint32_t n)
     return best;
 }
 
-/* The point furthest into one of the children of `parent`: where the tokens part, or the last
- * checkpoint before. */
+/* Take the point of node n, which shares `same` tokens, if it is further than `best`: where the
+ * tokens part, or the last checkpoint before. Returns false if no node that shares fewer tokens can
+ * be better. */
+static bool improve(const qn_prefix *p, uint32_t n, uint32_t same, point *best)
+{
+    if (!n || same <= best->n_tokens) return false;
+    uint32_t k = p->states ? last_checkpoint(p, n, same) : 0;
+    uint32_t at = k ? p->checkpoints[k].n_tokens : p->states ? 0 : same;
+    if (at > best->n_tokens) *best = (point){.node = n, .n_tokens = at, .checkpoint = k};
+    return true;
+}
+
+/* The point furthest into one of the children of `parent`. */
 static point find_point(const qn_prefix *p, uint64_t space, uint32_t parent, const uint32_t *tokens,
                         uint32_t limit)
 {
     point best = {0};
-    if (!p->states) {
-        best.node = find_partial(p, space, parent, tokens, limit, &best.n_tokens);
-    } else {
-        for (uint32_t c = p->nodes[parent].first_child; c; c = p->nodes[c].next) {
-            if (p->nodes[c].space != space || !p->nodes[c].first_checkpoint) continue;
-            uint32_t k = last_checkpoint(p, c, common(p, c, tokens, limit));
-            if (!k || p->checkpoints[k].n_tokens <= best.n_tokens) continue;
-            best = (point){.node = c, .n_tokens = p->checkpoints[k].n_tokens, .checkpoint = k};
-        }
+    uint32_t middle = place_of(p, space, parent, tokens, limit), n;
+    for (uint32_t i = middle;; i++) {
+        n = child_at(p, space, parent, i);
+        if (!improve(p, n, n ? common(p, n, tokens, limit) : 0, &best)) break;
+    }
+    for (uint32_t i = middle; i > 0; i--) {
+        n = child_at(p, space, parent, i - 1);
+        if (!improve(p, n, n ? common(p, n, tokens, limit) : 0, &best)) break;
     }
     best.total = best.node ? p->nodes[parent].depth * p->block_tokens + best.n_tokens : 0;
     return best;
@@ -229,10 +261,29 @@ uint32_t qn_prefix_known(const qn_prefix *p, uint64_t space, const uint32_t *tok
     return at.total;
 }
 
+static void leave_ring(qn_prefix *p, uint32_t n)
+{
+    p->nodes[p->nodes[n].older].newer = p->nodes[n].newer;
+    p->nodes[p->nodes[n].newer].older = p->nodes[n].older;
+}
+
+/* n becomes the newest. */
+static void join_ring(qn_prefix *p, uint32_t n)
+{
+    uint32_t last = p->nodes[0].older;
+    p->nodes[n].older = last;
+    p->nodes[n].newer = 0;
+    p->nodes[last].newer = p->nodes[0].older = n;
+    p->nodes[n].used = p->clock;
+}
+
 static void touch(qn_prefix *p, uint32_t n)
 {
     p->clock++;
-    for (; n; n = p->nodes[n].parent) p->nodes[n].used = p->clock;
+    for (; n; n = p->nodes[n].parent) {
+        leave_ring(p, n);
+        join_ring(p, n);
+    }
 }
 
 /* ---- checkpoints ---- */
@@ -299,16 +350,17 @@ static void unlink_hash(qn_prefix *p, uint32_t n)
 static void remove_node(qn_prefix *p, uint32_t n)
 {
     node *x = &p->nodes[n];
-    assert(n && !x->first_child && !x->n_locks);
+    assert(n && !x->n_children && !x->n_locks);
     while (x->first_checkpoint) drop_checkpoint(p, x->first_checkpoint);
     if (x->n_tokens == p->block_tokens) unlink_hash(p, n);
-    if (x->prev) p->nodes[x->prev].next = x->next;
-    else p->nodes[x->parent].first_child = x->next;
-    if (x->next) p->nodes[x->next].prev = x->prev;
+    uint32_t i = place_of(p, x->space, x->parent, tokens_of(p, n), x->n_tokens);
+    memmove(&p->sorted[i], &p->sorted[i + 1], (--p->n_sorted - i) * sizeof *p->sorted);
+    p->nodes[x->parent].n_children--;
+    leave_ring(p, n);
     for (uint32_t g = 0; g < p->n_groups; g++) {
         if (x->ids[g] != NO_BLOCK) qn_blocks_unref(p->blocks, g, x->ids[g], true);
     }
-    *x = (node){.next = p->free_node};
+    *x = (node){.chain = p->free_node};
     p->free_node = n;
 }
 
@@ -329,14 +381,12 @@ static bool gives(const qn_prefix *p, const node *x, int what)
  * `what`. */
 static uint32_t oldest_leaf(const qn_prefix *p, int what)
 {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i <= p->n_nodes; i++) {
-        const node *x = &p->nodes[i];
-        if (!x->n_tokens || x->first_child || x->n_locks) continue;
-        if (best && x->used >= p->nodes[best].used) continue;
-        if (gives(p, x, what)) best = i;
+    uint32_t n = p->nodes[0].newer;
+    for (; n; n = p->nodes[n].newer) {
+        const node *x = &p->nodes[n];
+        if (!x->n_children && !x->n_locks && gives(p, x, what)) break;
     }
-    return best;
+    return n;
 }
 
 static uint32_t new_node(qn_prefix *p)
@@ -347,7 +397,7 @@ static uint32_t new_node(qn_prefix *p)
         remove_node(p, old);
     }
     uint32_t n = p->free_node;
-    p->free_node = p->nodes[n].next;
+    p->free_node = p->nodes[n].chain;
     return n;
 }
 
@@ -359,11 +409,14 @@ static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint3
     uint32_t parent = place->node, at = new_node(p); /* the row's lock keeps the parent */
     if (!at) return 0;
     node *x = &p->nodes[at];
-    *x = (node){.space = place->space, .parent = parent, .next = p->nodes[parent].first_child,
-                .n_tokens = n, .depth = p->nodes[parent].depth + 1};
+    uint32_t i = place_of(p, place->space, parent, tokens, n);
+    memmove(&p->sorted[i + 1], &p->sorted[i], (p->n_sorted++ - i) * sizeof *p->sorted);
+    p->sorted[i] = at;
+    *x = (node){.space = place->space, .parent = parent, .n_tokens = n,
+                .depth = p->nodes[parent].depth + 1};
     memcpy(tokens_of(p, at), tokens, n * sizeof *tokens);
-    if (x->next) p->nodes[x->next].prev = at;
-    p->nodes[parent].first_child = at;
+    p->nodes[parent].n_children++;
+    join_ring(p, at);
     for (uint32_t g = 0; g < p->n_groups; g++) {
         bool held = place->n_blocks >= t->first[g]; /* else the window has moved on */
         x->ids[g] = held ? t->ids[g][place->n_blocks - t->first[g]] : NO_BLOCK;
@@ -377,24 +430,21 @@ static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint3
     return at;
 }
 
-/* Siblings that say no more than the beginning of node n have had their day; their checkpoints are
- * as good in n. */
+/* A sibling that says no more than the beginning of the new node n has had its day; its checkpoints
+ * are as good in n. There is one at most, just before n: no sibling begins with all of another. */
 static void absorb_shorter(qn_prefix *p, uint32_t n)
 {
-    for (uint32_t c = p->nodes[p->nodes[n].parent].first_child, next; c; c = next) {
-        node *x = &p->nodes[c];
-        next = x->next;
-        if (c == n || x->space != p->nodes[n].space || x->n_tokens >= p->nodes[n].n_tokens ||
-            common(p, c, tokens_of(p, n), x->n_tokens) < x->n_tokens)
-            continue;
-        for (uint32_t k; (k = x->first_checkpoint);) {
-            x->first_checkpoint = p->checkpoints[k].next;
-            p->checkpoints[k].node = n;
-            p->checkpoints[k].next = p->nodes[n].first_checkpoint;
-            p->nodes[n].first_checkpoint = k;
-        }
-        remove_node(p, c); /* partial, so it has no children and nobody stands on it */
+    node *x = &p->nodes[n];
+    uint32_t i = place_of(p, x->space, x->parent, tokens_of(p, n), x->n_tokens);
+    uint32_t c = i ? child_at(p, x->space, x->parent, i - 1) : 0;
+    if (!c || common(p, c, tokens_of(p, n), x->n_tokens) < p->nodes[c].n_tokens) return;
+    for (uint32_t k; (k = p->nodes[c].first_checkpoint);) {
+        p->nodes[c].first_checkpoint = p->checkpoints[k].next;
+        p->checkpoints[k].node = n;
+        p->checkpoints[k].next = x->first_checkpoint;
+        x->first_checkpoint = k;
     }
+    remove_node(p, c); /* partial, so it has no children and nobody stands on it */
 }
 
 /* ---- rows ---- */
@@ -461,8 +511,8 @@ static bool publish_full(qn_prefix *p, const uint32_t *tokens, const qn_table *t
 static uint32_t publish_tail(qn_prefix *p, const uint32_t *tokens, uint32_t n, const qn_table *t,
                              const qn_prefix_place *at)
 {
-    uint32_t same, leaf = find_partial(p, at->space, at->node, tokens, n, &same);
-    if (same < n) { /* else another block says it all */
+    uint32_t leaf = child_at(p, at->space, at->node, place_of(p, at->space, at->node, tokens, n));
+    if (!leaf || common(p, leaf, tokens, n) < n) { /* else another block says it all */
         leaf = add_node(p, at, tokens, n, t);
         if (leaf) absorb_shorter(p, leaf);
     }
@@ -513,12 +563,12 @@ void qn_prefix_leave(qn_prefix *p, qn_prefix_place *at)
 static bool drop_window_block(qn_prefix *p, uint32_t group)
 {
     uint32_t best = 0;
-    for (uint32_t i = 1; i <= p->n_nodes; i++) {
-        const node *x = &p->nodes[i], *b = &p->nodes[best];
-        if (!x->n_tokens || x->ids[group] == NO_BLOCK ||
-            !qn_blocks_is_cached(p->blocks, group, x->ids[group]))
+    for (uint32_t n = p->nodes[0].newer; n; n = p->nodes[n].newer) {
+        const node *x = &p->nodes[n], *b = &p->nodes[best];
+        if (best && x->used > b->used) break;
+        if (x->ids[group] == NO_BLOCK || !qn_blocks_is_cached(p->blocks, group, x->ids[group]))
             continue;
-        if (!best || x->used < b->used || (x->used == b->used && x->depth < b->depth)) best = i;
+        if (!best || x->depth < b->depth) best = n;
     }
     if (!best) return false;
     qn_blocks_unref(p->blocks, group, p->nodes[best].ids[group], true);
@@ -572,7 +622,7 @@ bool qn_prefix_flush(qn_prefix *p)
     for (uint32_t i = 1; i <= p->n_nodes; i++) {
         for (uint32_t n = i, up; n; n = up) {
             const node *x = &p->nodes[n];
-            if (!x->n_tokens || x->first_child || x->n_locks) break;
+            if (!x->n_tokens || x->n_children || x->n_locks) break;
             up = x->parent;
             remove_node(p, n);
             any = true;
@@ -587,16 +637,21 @@ bool qn_prefix_flush(qn_prefix *p)
 static bool node_sound(const qn_prefix *p, uint32_t n)
 {
     const node *x = &p->nodes[n], *up = &p->nodes[x->parent];
-    uint32_t c = up->first_child, k = x->first_checkpoint;
-    while (c && c != n) c = p->nodes[c].next;
-    if (c != n || (x->next && p->nodes[x->next].prev != n) || x->n_tokens > p->block_tokens)
-        return false;
+    uint32_t i = place_of(p, x->space, x->parent, tokens_of(p, n), x->n_tokens);
+    uint32_t n_children = 0, k = x->first_checkpoint;
+    if (child_at(p, x->space, x->parent, i) != n || x->n_tokens > p->block_tokens) return false;
+    uint32_t after = child_at(p, x->space, x->parent, i + 1);
+    if (after && common(p, after, tokens_of(p, n), x->n_tokens) == x->n_tokens) return false;
+    if (x->newer && p->nodes[x->newer].used < x->used) return false;
+    i = place_of(p, x->space, n, NULL, 0);
+    while (child_at(p, x->space, n, i + n_children)) n_children++;
+    if (n_children != x->n_children) return false;
     if (x->depth != up->depth + 1 || (x->parent && (x->space != up->space || x->used > up->used ||
                                                     up->n_tokens != p->block_tokens)))
         return false;
     bool full = x->n_tokens == p->block_tokens;
     if (full && find_full(p, x->space, x->parent, tokens_of(p, n)) != n) return false;
-    if (!full && (x->first_child || x->n_locks)) return false;
+    if (!full && (x->n_children || x->n_locks)) return false;
     for (; k; k = p->checkpoints[k].next) {
         const checkpoint *y = &p->checkpoints[k];
         if (y->node != n || !y->n_tokens || y->n_tokens > x->n_tokens ||
@@ -608,8 +663,9 @@ static bool node_sound(const qn_prefix *p, uint32_t n)
 
 bool qn_prefix_audit(const qn_prefix *p)
 {
-    uint32_t n_free = 0, n_used = 0, n_checkpoints = 0;
-    for (uint32_t n = p->free_node; n; n = p->nodes[n].next) n_free++;
+    uint32_t n_free = 0, n_used = 0, n_checkpoints = 0, n_ring = 0;
+    for (uint32_t n = p->free_node; n; n = p->nodes[n].chain) n_free++;
+    for (uint32_t n = p->nodes[0].newer; n; n = p->nodes[n].newer) n_ring++;
     for (uint32_t n = 1; n <= p->n_nodes; n++) {
         const node *x = &p->nodes[n];
         if (!x->n_tokens) continue;
@@ -620,6 +676,6 @@ bool qn_prefix_audit(const qn_prefix *p)
             if (x->ids[g] != NO_BLOCK) qn_blocks_audit_see(p->blocks, g, x->ids[g]);
         }
     }
-    return n_free + n_used == p->n_nodes && n_checkpoints == p->n_checkpoints &&
-           n_checkpoints <= p->max_checkpoints;
+    return n_free + n_used == p->n_nodes && n_ring == n_used && p->n_sorted == n_used &&
+           n_checkpoints == p->n_checkpoints && n_checkpoints <= p->max_checkpoints;
 }

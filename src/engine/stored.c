@@ -197,8 +197,9 @@ static offer find_offer(const qn_engine *e, uint32_t i)
         qn_gen *r = e->rows[k];
         if (r->given || r->start || r->cache_space != g->cache_space) continue;
         uint32_t same = 0, most = min_u32(r->len, g->len - 1);
-        /* Most rows differ at once, or, behind a prompt that all share, here. */
+        /* Most rows differ here: too early to be of use (pays), or behind what all share. */
         uint32_t have = o.ready > g->computed ? o.ready : g->computed;
+        if (have < e->o.block_tokens) have = e->o.block_tokens - 1;
         if (have >= most || r->tokens[have] != g->tokens[have]) continue;
         while (same < most && r->tokens[same] == g->tokens[same]) same++;
         uint32_t later = usable(e, r, same), ready = usable(e, r, min_u32(same, r->computed));
