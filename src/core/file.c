@@ -57,6 +57,11 @@ qn_code qn_map_open(qn_map *m, const char *path, qn_err *err)
     return QN_OK;
 }
 
+void qn_map_forget(const qn_map *m)
+{
+    if (m->data) (void)madvise((void *)(uintptr_t)m->data, m->size, MADV_DONTNEED);
+}
+
 void qn_map_close(qn_map *m)
 {
     if (m->data) munmap((void *)(uintptr_t)m->data, m->size);

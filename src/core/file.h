@@ -25,6 +25,10 @@ qn_code qn_map_open(qn_map *m, const char *path, qn_err *err);
 /* Unmap; a zeroed map is allowed (no failure). */
 void qn_map_close(qn_map *m);
 
+/* Take the file's pages out of this process's memory; a read brings them back. Other threads may read
+ * meanwhile (no failure). */
+void qn_map_forget(const qn_map *m);
+
 /* Read a whole file of at most max_bytes into malloc memory with a NUL behind it; the caller frees
  * *out. Errors: QN_IO, QN_NOT_FOUND, QN_LIMIT, QN_NOMEM. */
 qn_code qn_file_read(const char *path, size_t max_bytes, char **out, size_t *size, qn_err *err);

@@ -302,6 +302,11 @@ qn_code qn_shard_parse(qn_shard **out, const void *bytes, size_t size, const cha
     return rc;
 }
 
+void qn_shard_forget(const qn_shard *s)
+{
+    qn_map_forget(&s->map);
+}
+
 void qn_shard_close(qn_shard *s)
 {
     if (!s) return;

@@ -62,6 +62,10 @@ const qn_stored *qn_shards_find(const qn_shards *s, const char *name);
 /* Bytes of all tensors (no failure). */
 uint64_t qn_shards_bytes(const qn_shards *s);
 
+/* What was read of the files need not stay in this process's memory: it comes back when it is read
+ * again, by other threads even now (no failure). */
+void qn_shards_forget(const qn_shards *s);
+
 /* A hash that changes when any file's name, size, modification time or header changes; the key of
  * derived caches (no failure). */
 uint64_t qn_shards_fingerprint(const qn_shards *s);

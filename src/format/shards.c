@@ -216,6 +216,11 @@ void qn_shards_close(qn_shards *s)
     free(s);
 }
 
+void qn_shards_forget(const qn_shards *s)
+{
+    for (size_t i = 0; i < s->n_open; i++) qn_shard_forget(s->shards[i]);
+}
+
 size_t qn_shards_count(const qn_shards *s)
 {
     return s->n_tensors;

@@ -9,7 +9,7 @@
 
 #include "model/dense.h"
 
-enum { MAX_PATH = 160, MATRICES_PER_LAYER = 20 };
+enum { MAX_PATH = 160, MATRICES_PER_LAYER = 20, FORGET_BYTES = 16 << 20 };
 
 typedef struct binder {
     qn_dense *m;
@@ -347,19 +347,38 @@ static qn_dtype model_dtype(const binder *b)
     return t;
 }
 
+typedef struct loading {
+    const qn_model_opts *opts;
+    const qn_shards *files;
+    uint64_t forgotten; /* bytes made when the files were last forgotten */
+} loading;
+
+/* A device that makes its own layout reads each part of the files once; both must not be in memory. */
+static void on_load(void *user, uint64_t done, uint64_t total)
+{
+    loading *l = user;
+    if (done - l->forgotten >= FORGET_BYTES || done == total) {
+        qn_shards_forget(l->files);
+        l->forgotten = done;
+    }
+    if (l->opts->progress) l->opts->progress(l->opts->user, done, total);
+}
+
 static qn_code load_matrices(binder *b, const qn_model_opts *opts)
 {
+    loading l = {.opts = opts, .files = qn_folder_shards(b->f)};
     qn_weight **w = calloc(b->n, sizeof *w);
     if (!w) return qn_err_set(b->err, QN_NOMEM, "model: out of memory");
     qn_load_opts lo = {
-        .fingerprint = qn_shards_fingerprint(qn_folder_shards(b->f)),
+        .fingerprint = qn_shards_fingerprint(l.files),
         .cache_dir = opts->cache_dir,
         .model_dtype = b->m->base.info.dtype,
-        .progress = opts->progress,
-        .user = opts->user,
+        .progress = on_load,
+        .user = &l,
     };
     qn_device *dev = b->m->base.dev;
     qn_code rc = dev->ops->load(dev, b->src, b->n, &lo, w, b->err);
+    if (!rc) qn_shards_forget(l.files); /* vectors were copied, and the headers are read */
     for (size_t i = 0; !rc && i < b->n; i++) b->where[i]->w = w[i];
     if (!rc && b->m->d.tied) b->m->head = b->m->embed;
     free(w);

@@ -55,6 +55,7 @@ def check_peak(server):
     memory, peak = memory_of(server), peak_of(server)
     used = memory["used"]["sum_bytes"]
     assert abs(memory["resident_peak_bytes"] - peak) <= 1 << 20
+    print(f"measured {peak / 1e6:.1f} MB, terms {used / 1e6:.1f} MB, {100 * (peak / used - 1):+.2f} %")
     assert abs(peak - used) <= TOLERANCE * used, f"{peak} measured, {memory['used']}"
     return memory, peak
 
@@ -78,5 +79,16 @@ def test_peak_stays_under_the_limit():
         memory, peak = check_peak(server)
         assert memory["planned"]["sum_bytes"] <= limit and peak <= limit
         assert memory["used"]["kv_bytes"] > 0.9 * memory["planned"]["kv_bytes"]
+    finally:
+        assert server.stop() == 0
+
+
+def test_weights_are_there_once():
+    """Building the panels reads the model's files, and does not keep them."""
+    server = Server("--no-panel-cache")
+    try:
+        used = memory_of(server)["used"]
+        assert used["base_bytes"] < used["weights_bytes"] / 2
+        assert peak_of(server) < 1.5 * used["weights_bytes"]
     finally:
         assert server.stop() == 0
