@@ -224,7 +224,7 @@ void qn_table_clear(qn_table *t, qn_blocks *b)
 {
     for (uint32_t g = 0; g < b->n_groups; g++) {
         for (uint32_t i = 0; i < t->n[g]; i++) drop(&b->pools[g], t->ids[g][i]);
-        t->n[g] = t->first[g] = 0;
+        t->n[g] = t->dropped[g] = 0;
     }
 }
 
@@ -238,7 +238,7 @@ void qn_table_release(qn_table *t, qn_blocks *b)
 /* Blocks to add so that the table reaches position `end` (exclusive). */
 static uint32_t missing(const qn_table *t, const qn_blocks *b, uint32_t g, uint32_t end)
 {
-    uint32_t want = (end + b->block_tokens - 1) / b->block_tokens, have = t->first[g] + t->n[g];
+    uint32_t want = (end + b->block_tokens - 1) / b->block_tokens, have = t->dropped[g] + t->n[g];
     return want > have ? want - have : 0;
 }
 
@@ -246,9 +246,10 @@ static uint32_t missing(const qn_table *t, const qn_blocks *b, uint32_t g, uint3
 static bool shared_tail(const qn_table *t, const qn_blocks *b, uint32_t g, uint32_t n_past,
                         uint32_t *entry)
 {
-    uint32_t block = n_past / b->block_tokens;
-    if (block < t->first[g] || block >= t->first[g] + t->n[g]) return false;
-    *entry = block - t->first[g];
+    uint32_t block = n_past / b->block_tokens, head = qn_blocks_head(b, g);
+    if (!qn_kv_entry_held(block, head, t->dropped[g])) return false;
+    *entry = qn_kv_entry(block, head, t->dropped[g]);
+    if (*entry >= t->n[g]) return false;
     return b->pools[g].ref[t->ids[g][*entry]] > 1;
 }
 
@@ -281,24 +282,31 @@ bool qn_table_extend(qn_table *t, qn_blocks *b, uint32_t n_past, uint32_t n_new)
     return true;
 }
 
-uint32_t qn_blocks_lowest(const qn_blocks *b, uint32_t group, uint32_t next_pos)
+uint32_t qn_blocks_head(const qn_blocks *b, uint32_t group)
+{
+    return qn_kv_head_blocks(&b->groups[group], b->block_tokens);
+}
+
+uint32_t qn_blocks_dropped(const qn_blocks *b, uint32_t group, uint32_t next_pos)
 {
     if (b->groups[group].rule != QN_KV_SLIDING) return 0;
-    uint32_t keep = b->groups[group].window - 1 + b->block_tokens;
-    return next_pos > keep ? (next_pos - keep) / b->block_tokens : 0;
+    uint32_t seen = b->groups[group].window - 1 + b->block_tokens, head = qn_blocks_head(b, group);
+    uint32_t lowest = next_pos > seen ? (next_pos - seen) / b->block_tokens : 0;
+    return lowest > head ? lowest - head : 0;
 }
 
 void qn_table_slide(qn_table *t, qn_blocks *b, uint32_t next_pos)
 {
     for (uint32_t g = 0; g < b->n_groups; g++) {
-        uint32_t lowest = qn_blocks_lowest(b, g, next_pos);
-        uint32_t n = lowest > t->first[g] ? lowest - t->first[g] : 0;
-        if (n > t->n[g]) n = t->n[g];
-        if (!n) continue;
-        for (uint32_t i = 0; i < n; i++) drop(&b->pools[g], t->ids[g][i]);
-        memmove(t->ids[g], t->ids[g] + n, (t->n[g] - n) * sizeof *t->ids[g]);
+        uint32_t want = qn_blocks_dropped(b, g, next_pos), head = qn_blocks_head(b, g);
+        uint32_t n = want > t->dropped[g] ? want - t->dropped[g] : 0;
+        if (!n || t->n[g] <= head) continue;
+        if (n > t->n[g] - head) n = t->n[g] - head;
+        uint32_t *ids = t->ids[g] + head;
+        for (uint32_t i = 0; i < n; i++) drop(&b->pools[g], ids[i]);
         t->n[g] -= n;
-        t->first[g] += n;
+        t->dropped[g] += n;
+        memmove(ids, ids + n, (t->n[g] - head) * sizeof *ids);
     }
 }
 
@@ -306,7 +314,8 @@ uint32_t qn_blocks_need(const qn_blocks *b, uint32_t group, uint32_t n_positions
 {
     uint64_t n = n_positions;
     if (b->groups[group].rule == QN_KV_SLIDING) {
-        uint64_t most = (uint64_t)b->groups[group].window + 2u * b->block_tokens + chunk;
+        uint64_t most = (uint64_t)b->groups[group].window +
+                        (qn_blocks_head(b, group) + 2u) * b->block_tokens + chunk;
         if (n > most) n = most;
     }
     return (uint32_t)((n + b->block_tokens - 1) / b->block_tokens);
@@ -323,6 +332,6 @@ void qn_table_view(const qn_table *t, const qn_blocks *b, qn_item *item)
 {
     for (uint32_t g = 0; g < b->n_groups; g++) {
         item->blocks[g] = t->ids[g];
-        item->first[g] = t->first[g];
+        item->dropped[g] = t->dropped[g];
     }
 }

@@ -3,7 +3,7 @@
  * A pool (one per KV group) hands out block numbers; the bytes behind them are the device's. A
  * block may be shared by several owners; it may be written only while it has exactly one. A table
  * maps the positions of one sequence to blocks of every group; it changes at its tail and, for
- * sliding windows, drops blocks at its front. Invariant: free + referenced = total, per pool.
+ * sliding windows, drops blocks at its front, or behind the head that the group keeps. Invariant: free + referenced = total, per pool.
  * Threads: the engine thread.
  */
 #ifndef QN_CACHE_BLOCKS_H
@@ -54,8 +54,10 @@ bool qn_blocks_slides(const qn_blocks *b, uint32_t group);
 uint32_t qn_blocks_tokens(const qn_blocks *b);
 uint32_t qn_blocks_groups(const qn_blocks *b);
 
-/* First block of a group that a row at position next_pos keeps: see qn_table_slide (no failure). */
-uint32_t qn_blocks_lowest(const qn_blocks *b, uint32_t group, uint32_t next_pos);
+/* Blocks at the start that a group always keeps, and how many behind them a row at position next_pos
+ * has let go of: see qn_table_slide (no failure). */
+uint32_t qn_blocks_head(const qn_blocks *b, uint32_t group);
+uint32_t qn_blocks_dropped(const qn_blocks *b, uint32_t group, uint32_t next_pos);
 
 /* Check the invariant; for tests and debug builds (no failure; returns false when broken). */
 bool qn_blocks_sound(const qn_blocks *b);
@@ -67,10 +69,10 @@ void qn_blocks_audit_see(qn_blocks *b, uint32_t group, uint32_t id);
 bool qn_blocks_audit_end(const qn_blocks *b);
 
 typedef struct qn_table {
-    uint32_t *ids[QN_MAX_KV_GROUPS];  /* [cap] block numbers; entry i holds block first+i */
-    uint32_t n[QN_MAX_KV_GROUPS];     /* entries in use */
-    uint32_t first[QN_MAX_KV_GROUPS]; /* index of the first retained block */
-    uint32_t cap;                     /* entries allocated per group */
+    uint32_t *ids[QN_MAX_KV_GROUPS];    /* [cap] block numbers, in the order of qn_kv_entry */
+    uint32_t n[QN_MAX_KV_GROUPS];       /* entries in use */
+    uint32_t dropped[QN_MAX_KV_GROUPS]; /* blocks behind the head that are gone */
+    uint32_t cap;                       /* entries allocated per group */
 } qn_table;
 
 /* Memory for tables of up to max_positions. Errors: QN_NOMEM. */

@@ -43,8 +43,11 @@ static qn_code add_layer(qn_image *img, uint32_t i, const qn_kv_spec *spec, qn_e
     if (l->n_kv_heads) {
         const qn_kv_group *g = &spec->groups[l->group];
         x->n = img->n_tokens;
-        if (g->rule == QN_KV_SLIDING && x->n > g->window) x->n = g->window;
-        x->first = img->n_tokens - x->n;
+        if (g->rule == QN_KV_SLIDING && x->n > (uint64_t)g->keep + g->window) {
+            x->n = g->keep + g->window;
+            x->keep = g->keep;
+            x->first = img->n_tokens - g->window;
+        }
         if (!add_heads(img, l, l->k_codec, x->n, l->d_k, &x->k, &x->k_codes) ||
             !add_heads(img, l, l->v_codec, x->n, l->d_v, &x->v, &x->v_codes))
             return qn_err_set(err, QN_NOMEM, "saved cache: out of memory");
@@ -116,8 +119,10 @@ void qn_image_free(qn_image *img)
 static uint32_t block_of(const qn_table *t, const qn_kv_spec *spec, uint32_t g, uint32_t pos)
 {
     uint32_t i = pos / spec->block_tokens;
-    qn_check(i >= t->first[g] && i < t->first[g] + t->n[g]);
-    return t->ids[g][i - t->first[g]];
+    uint32_t head = qn_kv_head_blocks(&spec->groups[g], spec->block_tokens);
+    uint32_t entry = qn_kv_entry(i, head, t->dropped[g]);
+    qn_check(qn_kv_entry_held(i, head, t->dropped[g]) && entry < t->n[g]);
+    return t->ids[g][entry];
 }
 
 /* Copy n positions of a layer, from the p-th one of the image, to or from places from `at` of a
@@ -147,8 +152,9 @@ static void copy(const qn_image *img, bool save, qn_device *dev, const qn_kv_spe
         const qn_kv_layer *l = &spec->layers[i];
         const qn_image_layer *x = &img->layers[i];
         for (uint32_t p = 0, n; p < x->n; p += n) {
-            uint32_t pos = x->first + p, at = pos % spec->block_tokens;
-            n = spec->block_tokens - at < x->n - p ? spec->block_tokens - at : x->n - p;
+            uint32_t pos = qn_image_position(x, p), at = pos % spec->block_tokens;
+            uint32_t run = p < x->keep ? x->keep - p : x->n - p; /* positions in a row */
+            n = spec->block_tokens - at < run ? spec->block_tokens - at : run;
             copy_places(x, save, dev, kv, l, i, p, block_of(t, spec, l->group, pos), at, n);
         }
         if (x->s && save) dev->ops->state_get(kv, i, slot, x->conv, x->s);

@@ -2,7 +2,7 @@
  *
  * The bridge between pools and files: per layer the keys and values of the positions that are still
  * needed, or the state of a recurrent layer, as float32; quantized keys and values as their codes.
- * Full layers keep every position, windows the last ones.
+ * Full layers keep every position, windows the last ones and those at the start that they keep.
  * Ownership: an image owns its arrays. Threads: one at a time.
  */
 #ifndef QN_CACHE_IMAGE_H
@@ -14,11 +14,19 @@ struct qn_blocks; /* cache/blocks.h */
 struct qn_table;
 
 typedef struct qn_image_layer {
-    uint32_t first, n; /* positions [first, first + n); both 0: the layer has no keys and values */
+    /* Positions [0, keep) and, behind them, [first, first + n - keep); all 0: the layer has no keys and
+     * values. While nothing is left out, keep and first are 0. */
+    uint32_t keep, first, n;
     float *k, *v;      /* [n, n_kv_heads * d_k], [n, n_kv_heads * d_v]; NULL: there are codes */
     qn_kv_codes k_codes, v_codes; /* of n * n_kv_heads heads; words NULL: there are floats */
     float *conv, *s;   /* [conv_width, conv_channels], [n_heads, d_v, d_k]; NULL: not recurrent */
 } qn_image_layer;
+
+/* Position of the p-th one of a layer, p < n (no failure). */
+static inline uint32_t qn_image_position(const qn_image_layer *x, uint32_t p)
+{
+    return p < x->keep ? p : x->first + (p - x->keep);
+}
 
 typedef struct qn_image {
     uint32_t n_tokens, n_layers;

@@ -176,6 +176,40 @@ static qn_code take_codec(const qn_kv_scheme *s, uint32_t layer, qn_kv_codec fil
 }
 
 /* A file without quantized layers may be gone on from with any scheme. */
+/* Limit every layer to max_size positions, the first `keep` ones among them. */
+static qn_code limit(qn_kv_spec *kv, uint32_t max_size, uint32_t keep, qn_err *err)
+{
+    if (max_size <= keep || keep > QN_KV_SPLIT)
+        return qn_err_set(err, QN_INVALID,
+                          "a KV cache of at most %u positions that keeps the first %u: must be more "
+                          "than it keeps, and it keeps %d at most", max_size, keep, QN_KV_SPLIT);
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        if (kv->layers[i].n_kv_heads && kv->groups[kv->layers[i].group].rule == QN_KV_FULL) continue;
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "not supported yet: a most KV size for models with windows or recurrent "
+                          "layers (layer %u); mlx_lm gives them their own caches whatever it is told", i);
+    }
+    for (uint32_t g = 0; g < kv->n_groups; g++)
+        kv->groups[g] = (qn_kv_group){QN_KV_SLIDING, max_size - keep, keep};
+    return QN_OK;
+}
+
+/* The limit that was asked for, or the cache file's, which must not be another one. */
+static qn_code apply_limit(const qn_kv_scheme *s, qn_kv_spec *kv, qn_err *err)
+{
+    uint32_t max_size = s->max_size, keep = QN_KV_KEEP, n = 0, n_kept = 0;
+    if (s->cache_file) {
+        qn_code rc = qn_mlx_cache_limit(s->cache_file, kv, &n, &n_kept, err);
+        if (rc) return rc;
+    }
+    if (n && max_size && n != max_size)
+        return qn_err_set(err, QN_INVALID,
+                          "the cache file is limited to %u positions, --max-kv-size says %u: leave it "
+                          "away or give the file's", n, max_size);
+    if (n) max_size = n, keep = n_kept;
+    return max_size ? limit(kv, max_size, keep, err) : QN_OK;
+}
+
 static qn_code take_file(const qn_kv_scheme *s, qn_kv_spec *kv, qn_err *err)
 {
     qn_kv_codec *codecs = calloc(kv->n_layers + 1u, sizeof *codecs);
@@ -209,5 +243,6 @@ qn_code qn_kv_scheme_apply(const qn_kv_scheme *s, const char *dir, qn_kv_spec *k
     kv->quantized_start = s->start;
     qn_code rc = apply_asked(s, dir, kv, err);
     if (!rc && s->cache_file) rc = take_file(s, kv, err);
+    if (!rc) rc = apply_limit(s, kv, err);
     return rc ? rc : check(kv, err);
 }

@@ -95,10 +95,10 @@ static qn_code find_tensor(const reader *r, const char *name, uint32_t rank, uin
     return find_typed(r, name, ANY_FLOAT, rank, dims, out, err);
 }
 
-/* Which rows of a stored buffer hold which positions: row (first + i) % n has position
- * n_tokens - n + i. */
+/* Which rows of a stored buffer hold which positions: of the n rows behind the first `keep` ones, row
+ * (first + i) % n has position n_tokens - n + i. */
 typedef struct ring {
-    uint32_t n, first;
+    uint32_t keep, n, first;
 } ring;
 
 /* Copy positions of one tensor [1, H, S, D] into the image's rows [n, H*D]. */
@@ -107,7 +107,8 @@ static void read_rows(float *dst, const qn_stored *t, const qn_image_layer *x, u
 {
     size_t heads = t->dims[1], rows = t->dims[2], d = t->dims[3], size = qn_dtype_size(t->dtype);
     for (uint32_t p = 0; p < x->n; p++) {
-        size_t row = (at.first + (x->first + p) - (n_tokens - at.n)) % at.n;
+        uint32_t pos = qn_image_position(x, p);
+        size_t row = pos < at.keep ? pos : at.keep + (at.first + pos - (n_tokens - at.n)) % at.n;
         for (size_t h = 0; h < heads; h++) {
             qn_widen(dst + (p * heads + h) * d, (const char *)t->data + (h * rows + row) * d * size,
                      t->dtype, d);
@@ -127,7 +128,7 @@ static qn_code read_kv(reader *r, uint32_t layer, ring at, qn_err *err)
     qn_code rc = find_tensor(r, k_name, 4, k_dims, &k, err);
     uint64_t v_dims[4] = {1, l->n_kv_heads, k_dims[2], l->d_v};
     if (rc || (rc = find_tensor(r, v_name, 4, v_dims, &v, err))) return rc;
-    qn_check(at.n <= k_dims[2] && x->n <= at.n); /* read_length made sure */
+    qn_check(at.keep + at.n <= k_dims[2] && x->n <= at.keep + at.n); /* read_length made sure */
     read_rows(x->k, k, x, r->img->n_tokens, at);
     read_rows(x->v, v, x, r->img->n_tokens, at);
     return QN_OK;
@@ -205,7 +206,16 @@ static qn_code read_quantized(reader *r, uint32_t layer, qn_err *err)
     return rc ? rc : read_coded_heads(r, layer, 1, c, l->d_v, &n, &x->v_codes, err);
 }
 
-/* The buffer of a rotating cache: in order of positions until it is full, then a ring. */
+/* Most positions of a rotating cache, and how many of them are those at the start. */
+static qn_code read_limit(const reader *r, uint32_t layer, uint32_t *max_size, uint32_t *keep,
+                          qn_err *err)
+{
+    qn_code rc = read_number(r, layer, 3, 0, keep, err);
+    return rc ? rc : read_number(r, layer, 4, 1, max_size, err);
+}
+
+/* The buffer of a rotating cache: in order of positions until it is full, then a ring behind the
+ * positions that are kept. */
 static qn_code read_rotating(reader *r, uint32_t layer, qn_err *err)
 {
     uint32_t offset, keep, max_size, idx;
@@ -213,24 +223,22 @@ static qn_code read_rotating(reader *r, uint32_t layer, qn_err *err)
     const qn_stored *k;
     qn_code rc;
     if ((rc = read_number(r, layer, 2, 2, &offset, err)) ||
-        (rc = read_number(r, layer, 3, 0, &keep, err)) ||
-        (rc = read_number(r, layer, 4, 1, &max_size, err)) ||
+        (rc = read_limit(r, layer, &max_size, &keep, err)) ||
         (rc = read_number(r, layer, 5, 3, &idx, err)))
         return rc;
     snprintf(name, sizeof name, "%u.0", layer);
     uint64_t dims[4] = {1, 0, 0, 0};
     if ((rc = find_tensor(r, name, 4, dims, &k, err))) return rc;
     bool full = offset >= dims[2], turned = full && idx < dims[2];
-    if (full && offset > dims[2] && keep) {
-        return qn_err_set(err, QN_UNSUPPORTED,
-                          "not supported yet: a rotated cache that keeps its first %u tokens "
-                          "(layer %u)",
-                          keep, layer);
-    }
-    if (!dims[2] || idx > dims[2] || !offset)
+    uint32_t rows = full ? (uint32_t)dims[2] : offset;
+    if (offset <= dims[2]) keep = 0; /* nothing is left out yet */
+    if (!dims[2] || idx > dims[2] || !offset || keep >= dims[2] || (turned && idx < keep))
         return qn_err_set(err, QN_FORMAT, "cache file, layer %u: an empty or broken ring", layer);
-    ring at = {full ? (uint32_t)dims[2] : offset, turned ? idx : 0};
-    return read_kv(r, layer, at, err);
+    if (r->img->layers[layer].keep > keep && offset > dims[2])
+        return qn_err_set(err, QN_INVALID,
+                          "cache file: layer %u has kept the first %u tokens, this KV cache needs %u",
+                          layer, keep, r->img->layers[layer].keep);
+    return read_kv(r, layer, (ring){keep, rows - keep, turned ? idx - keep : 0}, err);
 }
 
 static qn_code read_arrays(reader *r, uint32_t layer, qn_err *err)
@@ -286,7 +294,8 @@ static qn_code read_length(const reader *r, uint32_t layer, cache_kind kind, uin
     if (kind == KV_CACHE && r->old) *n = (uint32_t)dims[2];
     else if ((rc = read_number(r, layer, 2, coded ? 0 : 2, n, err))) return rc;
     const qn_kv_group *g = &r->spec->groups[r->spec->layers[layer].group];
-    uint64_t need = g->rule == QN_KV_SLIDING && *n > g->window ? g->window : *n;
+    uint64_t seen = (uint64_t)g->keep + g->window;
+    uint64_t need = g->rule == QN_KV_SLIDING && *n > seen ? seen : *n;
     if (need <= dims[2]) return QN_OK;
     return qn_err_set(err, QN_INVALID, "cache file: layer %u holds %llu positions, %llu are needed",
                       layer, (unsigned long long)dims[2], (unsigned long long)need);
@@ -338,6 +347,27 @@ qn_code qn_mlx_cache_read_codecs(const qn_shard *file, const qn_kv_spec *spec, q
     return QN_OK;
 }
 
+qn_code qn_mlx_cache_read_limit(const qn_shard *file, const qn_kv_spec *spec, uint32_t *max_size,
+                                uint32_t *keep, qn_err *err)
+{
+    reader r = reader_of(file, spec);
+    *max_size = *keep = 0;
+    for (uint32_t i = 0; i < spec->n_layers; i++) {
+        cache_kind kind = KV_CACHE;
+        uint32_t n = 0, n_kept = 0;
+        qn_code rc = read_kind(&r, i, &kind, err);
+        bool windowed = spec->groups[spec->layers[i].group].rule == QN_KV_SLIDING;
+        if (!rc && kind == ROTATING_CACHE && !windowed) rc = read_limit(&r, i, &n, &n_kept, err);
+        if (rc) return rc;
+        if (i && (n != *max_size || n_kept != *keep))
+            return qn_err_set(err, QN_UNSUPPORTED,
+                              "not supported yet: cache files whose layers are limited differently "
+                              "(layer %u to %u positions, others to %u)", i, n, *max_size);
+        *max_size = n, *keep = n_kept;
+    }
+    return QN_OK;
+}
+
 static qn_code read_layer(reader *r, uint32_t layer, cache_kind kind, qn_err *err)
 {
     const qn_image_layer *x = &r->img->layers[layer];
@@ -347,7 +377,7 @@ static qn_code read_layer(reader *r, uint32_t layer, cache_kind kind, qn_err *er
         return qn_err_set(err, QN_INVALID, "cache file: layer %u is not quantized, this KV cache is",
                           layer);
     if (kind == ROTATING_CACHE) return read_rotating(r, layer, err);
-    return read_kv(r, layer, (ring){r->img->n_tokens, 0}, err);
+    return read_kv(r, layer, (ring){0, r->img->n_tokens, 0}, err);
 }
 
 qn_code qn_mlx_cache_parse(const qn_shard *file, const qn_kv_spec *spec, qn_image **out,
@@ -397,6 +427,17 @@ qn_code qn_mlx_cache_codecs(const char *path, const qn_kv_spec *spec, qn_kv_code
     qn_code rc = qn_shard_open(&file, path, err);
     if (rc) return rc;
     rc = qn_mlx_cache_read_codecs(file, spec, codecs, coded, err);
+    qn_shard_close(file);
+    return rc;
+}
+
+qn_code qn_mlx_cache_limit(const char *path, const qn_kv_spec *spec, uint32_t *max_size,
+                           uint32_t *keep, qn_err *err)
+{
+    qn_shard *file;
+    qn_code rc = qn_shard_open(&file, path, err);
+    if (rc) return rc;
+    rc = qn_mlx_cache_read_limit(file, spec, max_size, keep, err);
     qn_shard_close(file);
     return rc;
 }
@@ -574,8 +615,9 @@ static void put_layer(writer *w, uint32_t i)
     put_rows(w, x->k, x->n, l->n_kv_heads, l->d_k);
     put_rows(w, x->v, x->n, l->n_kv_heads, l->d_v);
     /* offset; of a rotating cache also keep, max_size and the next row to write */
-    int32_t numbers[] = {(int32_t)w->img->n_tokens, 0, (int32_t)w->spec->groups[l->group].window,
-                         (int32_t)x->n};
+    const qn_kv_group *g = &w->spec->groups[l->group];
+    int32_t numbers[] = {(int32_t)w->img->n_tokens, (int32_t)g->keep,
+                         (int32_t)(g->keep + g->window), (int32_t)x->n};
     fwrite(numbers, sizeof *numbers, kind_of(w, i) == ROTATING_CACHE ? 4 : 1, w->f);
 }
 

@@ -39,14 +39,22 @@ qn_code qn_mlx_cache_model(const char *path, qn_buf *model, qn_err *err);
 qn_code qn_mlx_cache_codecs(const char *path, const qn_kv_spec *spec, qn_kv_codec *codecs,
                             bool *coded, qn_err *err);
 
+/* To how many positions a file limits the layers to which the spec gives no window, and how many of
+ * these are the first ones; 0 and 0: there is no limit. Errors: those of qn_mlx_cache_codecs;
+ * QN_UNSUPPORTED (layers with different limits). */
+qn_code qn_mlx_cache_limit(const char *path, const qn_kv_spec *spec, uint32_t *max_size,
+                           uint32_t *keep, qn_err *err);
+
 /* Read a file into a new image. If it has quantized layers, the spec's codecs must be the file's;
  * else the spec may have any. Errors: QN_IO, QN_NOT_FOUND, QN_FORMAT, QN_INVALID (made for another
  * model, or quantized in another way), QN_UNSUPPORTED (another kind of cache), QN_LIMIT, QN_NOMEM. */
 qn_code qn_mlx_cache_read(const char *path, const qn_kv_spec *spec, qn_image **out, qn_err *err);
 
-/* The same two from an open safetensors file. Errors: the same. */
+/* The same from an open safetensors file. Errors: the same. */
 qn_code qn_mlx_cache_read_codecs(const qn_shard *file, const qn_kv_spec *spec, qn_kv_codec *codecs,
                                  bool *coded, qn_err *err);
+qn_code qn_mlx_cache_read_limit(const qn_shard *file, const qn_kv_spec *spec, uint32_t *max_size,
+                                uint32_t *keep, qn_err *err);
 qn_code qn_mlx_cache_parse(const qn_shard *file, const qn_kv_spec *spec, qn_image **out,
                            qn_err *err);
 

@@ -218,12 +218,21 @@ static point find_point(const qn_prefix *p, uint64_t space, uint32_t parent, con
     return best;
 }
 
+/* The blocks of a group that a row needs to continue after `total` tokens: node n's, or that of the
+ * nearest node above it; 0: no more. */
+static uint32_t needed(const qn_prefix *p, uint32_t g, uint32_t total, uint32_t n)
+{
+    uint32_t head = qn_blocks_head(p->blocks, g), dropped = qn_blocks_dropped(p->blocks, g, total);
+    while (n && !qn_kv_entry_held(p->nodes[n].depth - 1, head, dropped))
+        n = head ? p->nodes[n].parent : 0;
+    return n;
+}
+
 /* True if every group has the blocks that a row needs to continue from this point. */
 static bool serves(const qn_prefix *p, const point *at)
 {
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        uint32_t lowest = qn_blocks_lowest(p->blocks, g, at->total);
-        for (uint32_t x = at->node; x && p->nodes[x].depth > lowest; x = p->nodes[x].parent) {
+        for (uint32_t x = at->node; (x = needed(p, g, at->total, x)); x = p->nodes[x].parent) {
             if (p->nodes[x].ids[g] == NO_BLOCK) return false;
         }
     }
@@ -251,11 +260,10 @@ uint32_t qn_prefix_known(const qn_prefix *p, uint64_t space, const uint32_t *tok
 {
     point at = find(p, space, tokens, limit);
     for (uint32_t g = 0; shared && g < p->n_groups; g++) {
-        uint32_t lowest = qn_blocks_lowest(p->blocks, g, at.total);
         shared[g] = 0;
         /* A block that is taken in part will be copied: it costs room. */
         uint32_t x = at.n_tokens == p->block_tokens ? at.node : p->nodes[at.node].parent;
-        for (; x && p->nodes[x].depth > lowest; x = p->nodes[x].parent)
+        for (; (x = needed(p, g, at.total, x)); x = p->nodes[x].parent)
             shared[g] += !qn_blocks_is_cached(p->blocks, g, p->nodes[x].ids[g]);
     }
     return at.total;
@@ -418,8 +426,9 @@ static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint3
     p->nodes[parent].n_children++;
     join_ring(p, at);
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        bool held = place->n_blocks >= t->first[g]; /* else the window has moved on */
-        x->ids[g] = held ? t->ids[g][place->n_blocks - t->first[g]] : NO_BLOCK;
+        uint32_t head = qn_blocks_head(p->blocks, g), i = place->n_blocks;
+        bool held = qn_kv_entry_held(i, head, t->dropped[g]); /* else the window has moved on */
+        x->ids[g] = held ? t->ids[g][qn_kv_entry(i, head, t->dropped[g])] : NO_BLOCK;
         if (held) qn_blocks_ref(p->blocks, g, x->ids[g], true);
     }
     if (n == p->block_tokens) {
@@ -461,12 +470,12 @@ static void share_path(qn_prefix *p, const point *at, qn_table *t)
 {
     uint32_t n_blocks = p->nodes[at->node].depth;
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        t->first[g] = qn_blocks_lowest(p->blocks, g, at->total);
-        t->n[g] = n_blocks - t->first[g];
+        uint32_t head = qn_blocks_head(p->blocks, g);
+        t->dropped[g] = qn_blocks_dropped(p->blocks, g, at->total);
+        t->n[g] = n_blocks - t->dropped[g];
         qn_check(t->n[g] <= t->cap);
-        uint32_t x = at->node;
-        for (uint32_t i = n_blocks; i > t->first[g]; i--, x = p->nodes[x].parent) {
-            t->ids[g][i - 1 - t->first[g]] = p->nodes[x].ids[g];
+        for (uint32_t x = at->node; (x = needed(p, g, at->total, x)); x = p->nodes[x].parent) {
+            t->ids[g][qn_kv_entry(p->nodes[x].depth - 1, head, t->dropped[g])] = p->nodes[x].ids[g];
             qn_blocks_ref(p->blocks, g, p->nodes[x].ids[g], false);
         }
     }
@@ -559,16 +568,18 @@ void qn_prefix_leave(qn_prefix *p, qn_prefix_place *at)
 /* ---- room ---- */
 
 /* Free the block of a sliding group that is least likely to be needed: of the least recently used
- * path, the oldest position. Returns false if there is none. */
+ * path, the oldest position, the head that is always needed last. Returns false if there is none. */
 static bool drop_window_block(qn_prefix *p, uint32_t group)
 {
-    uint32_t best = 0;
+    uint32_t best = 0, head = qn_blocks_head(p->blocks, group);
     for (uint32_t n = p->nodes[0].newer; n; n = p->nodes[n].newer) {
         const node *x = &p->nodes[n], *b = &p->nodes[best];
         if (best && x->used > b->used) break;
         if (x->ids[group] == NO_BLOCK || !qn_blocks_is_cached(p->blocks, group, x->ids[group]))
             continue;
-        if (!best || x->depth < b->depth) best = n;
+        bool in_head = x->depth <= head, best_in_head = b->depth <= head;
+        bool earlier = in_head == best_in_head ? x->depth < b->depth : best_in_head;
+        if (!best || earlier) best = n;
     }
     if (!best) return false;
     qn_blocks_unref(p->blocks, group, p->nodes[best].ids[group], true);

@@ -111,7 +111,6 @@ static const qn_opt opts[] = {
     {.name = "raw",
      .kind = QN_OPT_BOOL,
      .help = "take the prompt as it is, without the chat template"},
-    {.name = "max-kv-size", .kind = QN_OPT_INT, .refused = "a rotating KV cache", .hidden = true},
     {.name = "adapter-path", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "eos-token",
      .kind = QN_OPT_STR,

@@ -91,6 +91,13 @@ const qn_opt qn_opts_kv[] = {
      .max = 1e9,
      .help = "with --l1: the length from which on the cache is quantized, as in mlx_lm (5000 with "
              "--kv-bits, 0 with --kv-quant); without --l1 every token is quantized as it is stored"},
+    {.name = "max-kv-size",
+     .kind = QN_OPT_INT,
+     .min = QN_KV_KEEP + 1,
+     .max = 1e9,
+     .arg = "TOKENS",
+     .help = "keep no more than this of a sequence: its first 4 tokens and the last ones; without it: "
+             "everything"},
     {.name = "paged-kv-block-size",
      .kind = QN_OPT_ENUM,
      .choices = "16|32|64|128|256",
@@ -186,7 +193,6 @@ const qn_opt qn_opts_sampling[] = {
 
 const qn_opt qn_opts_refused[] = {
     {.name = "l2", .kind = QN_OPT_BOOL, .refused = "tiers other than the default", .hidden = true},
-    {.name = "max-kv-size", .kind = QN_OPT_INT, .refused = "a rotating KV cache", .hidden = true},
     {.name = "adapter-path", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "adapter", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "draft-model", .kind = QN_OPT_STR, .refused = "speculation", .hidden = true},
@@ -247,6 +253,7 @@ qn_kv_scheme qn_kv_scheme_read(const qn_args *args)
     uint32_t bits = choice(args, "kv-bits");
     if (words) qn_check(qn_kv_scheme_parse(&s, words, &err) == QN_OK); /* the parser asked */
     if (bits) s.k_bits = s.v_bits = bits, s.start = MLX_KV_START;
+    if (qn_arg_given(args, "max-kv-size")) s.max_size = (uint32_t)qn_arg_int(args, "max-kv-size");
     if (qn_arg_given(args, "quantized-kv-start"))
         s.start = (uint32_t)qn_arg_int(args, "quantized-kv-start");
     return s;

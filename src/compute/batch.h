@@ -30,11 +30,10 @@ typedef struct qn_item {
      * quantize KV after a pass, as mlx-lm does, an item from there is still a first one; others
      * ignore it. */
     uint32_t n_brought;
-    /* Block table per KV group: position p lives in block blocks[g][p / block_tokens - first[g]].
-     * Covers every position the item may read or write. */
+    /* Block table per KV group: position p lives in block blocks[g][i], i being qn_kv_entry (kv.h) of
+     * p / block_tokens. Covers every position the item may read or write. */
     const uint32_t *blocks[QN_MAX_KV_GROUPS];
-    uint32_t
-        first[QN_MAX_KV_GROUPS]; /* index of the first retained block (windows release older) */
+    uint32_t dropped[QN_MAX_KV_GROUPS]; /* blocks behind the head that windows have released */
 } qn_item;
 
 typedef struct qn_batch {

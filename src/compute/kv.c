@@ -73,6 +73,13 @@ qn_code qn_kv_spec_check(const qn_kv_spec *spec, uint32_t max_head, qn_err *err)
     if (bt < LEAST_BLOCK || bt > QN_KV_SPLIT || (bt & (bt - 1)))
         return qn_err_set(err, QN_UNSUPPORTED,
                           "KV blocks of %u tokens: a power of two from 16 to 256 is needed", bt);
+    for (uint32_t g = 0; g < spec->n_groups; g++) {
+        const qn_kv_group *x = &spec->groups[g];
+        if (x->keep > QN_KV_SPLIT || (x->rule != QN_KV_SLIDING && (x->keep || x->window)) ||
+            (x->rule == QN_KV_SLIDING && !x->window))
+            return qn_err_set(err, QN_UNSUPPORTED, "KV group %u: a window of %u that keeps %u tokens",
+                              g, x->window, x->keep);
+    }
     qn_code rc = QN_OK;
     for (uint32_t i = 0; !rc && i < spec->n_layers; i++) rc = check_layer(spec, i, max_head, err);
     return rc;

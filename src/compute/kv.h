@@ -20,7 +20,7 @@ enum { QN_KV_SPLIT = 256 }; /* attention merges partial results at multiples of 
 
 typedef enum qn_kv_rule {
     QN_KV_FULL = 0, /* query p sees keys 0..p */
-    QN_KV_SLIDING   /* query p sees keys p-window+1..p */
+    QN_KV_SLIDING   /* query p sees keys p-window+1..p, and the first `keep` ones of the sequence */
 } qn_kv_rule;
 
 /* How the elements of a key or value head are kept. Q8 and Q4 are MLX's affine quantization along
@@ -45,6 +45,7 @@ typedef struct qn_kv_codes {
 typedef struct qn_kv_group {
     qn_kv_rule rule;
     uint32_t window; /* SLIDING: positions, the query's own included; else 0 */
+    uint32_t keep;   /* SLIDING: positions at the start that stay visible, at most QN_KV_SPLIT */
 } qn_kv_group;
 
 /* What a recurrent layer keeps per sequence (spec models 3.8); all zero for other layers. */
@@ -88,6 +89,26 @@ size_t qn_kv_scale_bytes(qn_kv_codec c, size_t d);
 
 /* The codes `n_heads` heads further on (no failure). */
 qn_kv_codes qn_kv_codes_at(const qn_kv_codes *x, qn_kv_codec c, size_t d, size_t n_heads);
+
+/* Blocks that hold the positions a group keeps at the start of a sequence: the head of its block
+ * tables (no failure). */
+static inline uint32_t qn_kv_head_blocks(const qn_kv_group *g, uint32_t block_tokens)
+{
+    return (g->keep + block_tokens - 1) / block_tokens;
+}
+
+/* Where block number `block` of a sequence stands in its table, of which `dropped` blocks behind the
+ * head are gone (no failure). */
+static inline uint32_t qn_kv_entry(uint32_t block, uint32_t head, uint32_t dropped)
+{
+    return block < head ? block : block - dropped;
+}
+
+/* Is it there (no failure)? */
+static inline bool qn_kv_entry_held(uint32_t block, uint32_t head, uint32_t dropped)
+{
+    return block < head || block >= head + dropped;
+}
 
 /* Bytes of one position of a layer, keys and values of all its heads (no failure). */
 size_t qn_kv_layer_bytes(const qn_kv_layer *l);

@@ -61,6 +61,7 @@ static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
 static uint64_t full_need(const qn_engine *e, uint32_t g, uint32_t *n_blocks)
 {
     uint64_t n = e->o.max_positions, window = e->kv.groups[g].window;
+    if (window) window += e->kv.groups[g].keep + e->o.block_tokens;
     if (window && n > window + e->o.step_tokens) n = window + e->o.step_tokens;
     *n_blocks = (uint32_t)((n / e->o.block_tokens + 3) * e->o.max_rows);
     return *n_blocks * (uint64_t)e->model->dev->ops->kv_block_bytes(e->model->dev, &e->kv, g);

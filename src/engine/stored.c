@@ -103,7 +103,7 @@ static void load_start(qn_engine *e, qn_gen *g)
 {
     uint32_t n = g->start->n_tokens;
     for (uint32_t k = 0; k < e->kv.n_groups; k++) {
-        g->table.first[k] = qn_blocks_lowest(e->blocks, k, n);
+        g->table.dropped[k] = qn_blocks_dropped(e->blocks, k, n);
         if (e->prefix)
             qn_prefix_make_room(e->prefix, k, qn_table_need(&g->table, e->blocks, k, 0, n));
     }

@@ -414,7 +414,7 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
                 return qn_err_set(err, QN_UNSUPPORTED, "more than %d different attention windows",
                                   QN_MAX_KV_GROUPS);
             }
-            kv->groups[g] = (qn_kv_group){l->window ? QN_KV_SLIDING : QN_KV_FULL, l->window};
+            kv->groups[g] = (qn_kv_group){l->window ? QN_KV_SLIDING : QN_KV_FULL, l->window, 0};
             kv->n_groups++;
         }
         kv->layers[i] = (qn_kv_layer){.group = g,

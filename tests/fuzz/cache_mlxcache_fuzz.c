@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         {.state = {.conv_width = 3, .conv_channels = 8, .n_heads = 2, .d_v = 4, .d_k = 4}},
     };
     qn_kv_spec spec = {.block_tokens = 16, .n_groups = 2, .n_layers = 3, .layers = three};
-    spec.groups[1] = (qn_kv_group){QN_KV_SLIDING, 6};
+    spec.groups[1] = (qn_kv_group){QN_KV_SLIDING, 6, 0};
     qn_shard *file;
     qn_err err = {0};
     if (qn_shard_parse(&file, data, size, "input", &err)) return 0;
@@ -54,10 +54,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         {.group = 0, .n_kv_heads = 1, .d_k = 128, .d_v = 128, .k_codec = codec, .v_codec = codec},
     };
     qn_kv_spec coded = {.block_tokens = 16, .n_groups = 2, .n_layers = 2, .layers = two};
-    coded.groups[1] = (qn_kv_group){QN_KV_SLIDING, 6};
+    coded.groups[1] = (qn_kv_group){QN_KV_SLIDING, 4, 2};
     bool any;
     if (!qn_mlx_cache_read_codecs(file, &coded, codecs, &any, &err)) {
         for (int i = 0; i < 2; i++) two[i].k_codec = two[i].v_codec = codecs[i];
+        parse(file, &coded);
+    }
+    uint32_t max_size, keep;
+    coded.groups[1] = (qn_kv_group){0};
+    if (!qn_mlx_cache_read_limit(file, &coded, &max_size, &keep, &err) && max_size > keep &&
+        keep <= QN_KV_SPLIT) {
+        coded.groups[0] = coded.groups[1] = (qn_kv_group){QN_KV_SLIDING, max_size - keep, keep};
         parse(file, &coded);
     }
     qn_shard_close(file);

@@ -19,6 +19,7 @@ struct qn_kv {
     uint32_t n_states;
     fake_state *states;    /* [n_states] */
     uint32_t *ids[GROUPS]; /* [n_blocks * block_tokens] token id + 1; 0: never written */
+    qn_kv_group groups[QN_MAX_KV_GROUPS];
 };
 
 typedef struct fake_run {
@@ -56,6 +57,7 @@ static qn_code fake_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t 
     qn_check(kv && spec->n_groups <= GROUPS);
     kv->block_tokens = spec->block_tokens;
     kv->n_groups = spec->n_groups;
+    memcpy(kv->groups, spec->groups, sizeof kv->groups);
     for (uint32_t g = 0; g < kv->n_groups; g++) {
         kv->n_blocks[g] = n_blocks[g];
         kv->ids[g] = calloc((size_t)n_blocks[g] * kv->block_tokens, sizeof(uint32_t));
@@ -181,7 +183,9 @@ static const qn_ops fake_ops = {
 
 static uint32_t *cell(const qn_kv *kv, const qn_item *it, uint32_t g, uint32_t p)
 {
-    uint32_t block = it->blocks[g][p / kv->block_tokens - it->first[g]];
+    uint32_t head = qn_kv_head_blocks(&kv->groups[g], kv->block_tokens), i = p / kv->block_tokens;
+    qn_check(qn_kv_entry_held(i, head, it->dropped[g]));
+    uint32_t block = it->blocks[g][qn_kv_entry(i, head, it->dropped[g])];
     qn_check(block < kv->n_blocks[g]);
     return &kv->ids[g][(size_t)block * kv->block_tokens + p % kv->block_tokens];
 }
@@ -214,7 +218,7 @@ static uint64_t read_back(const qn_fake *f, const qn_kv *kv, const qn_item *it, 
         uint32_t id = *cell(kv, it, 0, p);
         qn_check(id > 0);
         h = mix(h, id - 1);
-        if (f->o.window && p + f->o.window > last) qn_check(*cell(kv, it, 1, p) == id);
+        if (f->o.window && (p < f->o.keep || p + f->o.window > last)) qn_check(*cell(kv, it, 1, p) == id);
     }
     return h;
 }
@@ -315,7 +319,7 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
                                    .max_positions = f->o.max_positions ? f->o.max_positions : 4096};
     f->base.kv.n_groups = f->o.window ? 2 : 1;
     f->base.kv.n_states = f->o.recurrent;
-    if (f->o.window) f->base.kv.groups[1] = (qn_kv_group){QN_KV_SLIDING, f->o.window};
+    if (f->o.window) f->base.kv.groups[1] = (qn_kv_group){QN_KV_SLIDING, f->o.window, f->o.keep};
     f->base.kv.n_layers = 1;
     f->base.kv.layers = calloc(1, sizeof(qn_kv_layer));
     qn_check(f->base.kv.layers);

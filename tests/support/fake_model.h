@@ -17,6 +17,7 @@ typedef struct qn_fake_opts {
     uint32_t n_vocab;         /* 0: QN_FAKE_VOCAB */
     bool recurrent;           /* a state slot per row too: a hash of its tokens, checked as well */
     uint32_t window;          /* > 0: a second KV group with this window, checked as well */
+    uint32_t keep;            /* with it: positions at the start that the group keeps */
     uint32_t step_us;         /* how long a step takes at least: it sleeps for the rest */
     const uint32_t *script;   /* reply tokens, borrowed; NULL: the hash */
     uint32_t n_script;

@@ -112,7 +112,7 @@ typedef struct world {
     qn_blocks *blocks;
     qn_states *states;
     qn_prefix *prefix;
-    uint32_t n_groups, n_records;
+    uint32_t n_groups, n_records, keep;
     uint64_t max_bytes;
     row rows[ROWS];
     record records[MAX_RECORDS]; /* starts: any prefix of them, or with states only the whole */
@@ -151,7 +151,8 @@ static void open_world(world *w, uint32_t n_blocks, uint32_t window, uint32_t ch
     w->n_groups = window ? 2 : 1;
     w->max_bytes = max_bytes;
     qn_kv_spec spec = {.block_tokens = BLOCK, .n_groups = w->n_groups};
-    spec.groups[1] = (qn_kv_group){QN_KV_SLIDING, window};
+    w->keep = (rng_state % 3) * 9; /* no block, one, two */
+    spec.groups[1] = (qn_kv_group){QN_KV_SLIDING, window, w->keep};
     spec.n_states = checkpoints ? checkpoints + ROWS : 0;
     uint32_t n[QN_MAX_KV_GROUPS] = {n_blocks, n_blocks};
     assert_int_equal(qn_blocks_new(&w->blocks, &w->dev, &spec, n, &err), QN_OK);
@@ -180,14 +181,22 @@ static void audit(world *w)
                          qn_states_total(w->states));
 }
 
+static uint32_t block_at(const world *w, const row *r, uint32_t g, uint32_t p)
+{
+    uint32_t head = qn_blocks_head(w->blocks, g);
+    assert_true(qn_kv_entry_held(p / BLOCK, head, r->table.dropped[g]));
+    return r->table.ids[g][qn_kv_entry(p / BLOCK, head, r->table.dropped[g])];
+}
+
 /* Every position that the row may look at holds what belongs there. */
 static void check_row(const world *w, const row *r)
 {
     const qn_kv *kv = qn_blocks_kv(w->blocks);
     for (uint32_t g = 0; g < w->n_groups; g++) {
         uint32_t from = g && r->computed >= WINDOW ? r->computed - (WINDOW - 1) : 0;
-        for (uint32_t p = from; p < r->computed; p++) {
-            uint32_t id = r->table.ids[g][p / BLOCK - r->table.first[g]];
+        for (uint32_t p = 0; p < r->computed; p++) {
+            if (p < from && p >= (g ? w->keep : 0)) continue;
+            uint32_t id = block_at(w, r, g, p);
             assert_true(kv->cells[g][id * BLOCK + p % BLOCK] == history(r->space, r->tokens, p + 1));
         }
     }
@@ -243,7 +252,7 @@ static void advance(world *w, row *r)
     qn_kv *kv = qn_blocks_kv(w->blocks);
     for (uint32_t p = r->computed; p < r->computed + n; p++) {
         for (uint32_t g = 0; g < w->n_groups; g++) {
-            uint32_t id = r->table.ids[g][p / BLOCK - r->table.first[g]];
+            uint32_t id = block_at(w, r, g, p);
             kv->cells[g][id * BLOCK + p % BLOCK] = history(r->space, r->tokens, p + 1);
         }
     }

@@ -77,7 +77,7 @@ static qn_kv_codec codec_for(uint32_t i, uint32_t d)
 typedef struct setup {
     const char *isa;
     uint32_t threads, block_tokens;
-    uint32_t n_heads, n_kv_heads, d_k, d_v, window;
+    uint32_t n_heads, n_kv_heads, d_k, d_v, window, keep;
     qn_kv_codec k_codec, v_codec;
     bool decoded; /* store in float32 what the codecs give back */
     float softcap;
@@ -110,7 +110,7 @@ static bool open_rig(rig *g, const setup *s)
     if (s->decoded) layers[1].k_codec = layers[1].v_codec = codecs[0];
     qn_kv_spec spec = {.block_tokens = s->block_tokens, .n_groups = 1, .n_layers = 3,
                        .layers = layers};
-    spec.groups[0] = (qn_kv_group){s->window ? QN_KV_SLIDING : QN_KV_FULL, s->window};
+    spec.groups[0] = (qn_kv_group){s->window ? QN_KV_SLIDING : QN_KV_FULL, s->window, s->keep};
     uint32_t n_blocks = POOL_BLOCKS * 16 / s->block_tokens;
     assert_int_equal(g->dev->ops->kv_new(g->dev, &spec, &n_blocks, &g->kv, &err), QN_OK);
     /* Every sequence owns blocks in a scrambled order; all memory starts as NaN. */
@@ -168,20 +168,25 @@ static qn_tensor host(const float *x, uint32_t rows, uint32_t cols)
 static float scale_of(const setup *s) { return 1.5f / sqrtf((float)s->d_k); }
 
 /* Write the chunks and, when `out` is given, attend: out [rows, H*d_v], the caller frees it. A
- * windowed sequence hands in only the blocks from its first retained one on. */
+ * windowed sequence hands in only the blocks of its head and from its first retained one on. */
 static uint32_t step(rig *g, const chunk *c, uint32_t n, float **out)
 {
     const setup *s = &g->s;
     const qn_ops *ops = g->dev->ops;
     qn_item items[MAX_ITEMS] = {0};
-    uint32_t rows = 0;
+    static uint32_t tables[MAX_ITEMS][POOL_BLOCKS];
+    uint32_t rows = 0, head = (s->keep + s->block_tokens - 1) / s->block_tokens;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t seen = c[i].n_past + 1, oldest = 0;
         if (s->window && seen > s->window) oldest = seen - s->window;
-        uint32_t first = oldest / s->block_tokens;
+        uint32_t first = oldest / s->block_tokens, each = POOL_BLOCKS * 16 / s->block_tokens / MAX_ITEMS;
+        uint32_t dropped = first > head ? first - head : 0;
+        memcpy(tables[i], g->blocks[c[i].seq], head * sizeof **tables);
+        memcpy(tables[i] + head, g->blocks[c[i].seq] + head + dropped,
+               (each - head - dropped) * sizeof **tables);
         items[i] = (qn_item){.row0 = rows, .n_new = c[i].n_new, .n_past = c[i].n_past};
-        items[i].blocks[0] = g->blocks[c[i].seq] + first;
-        items[i].first[0] = first;
+        items[i].blocks[0] = tables[i];
+        items[i].dropped[0] = dropped;
         rows += c[i].n_new;
     }
     uint32_t *pos = calloc(rows, sizeof *pos);
@@ -242,12 +247,14 @@ static float *stored(uint32_t stream, uint32_t seq, uint32_t kh, uint32_t n, uin
 static void reference(const setup *s, uint32_t seq, uint32_t pos, uint32_t h, double *y,
                       double *bound)
 {
-    uint32_t n = pos + 1, j0 = s->window && n > s->window ? n - s->window : 0;
+    uint32_t n = pos + 1, j0 = s->window && n > s->window ? n - s->window : 0, n_seen = 0;
     uint32_t kh = h / (s->n_heads / s->n_kv_heads);
     float *k = stored(2, seq, kh, n, s->d_k, s->k_codec);
     float *values = stored(3, seq, kh, n, s->d_v, s->v_codec);
     double *p = malloc(n * sizeof *p), max = s->sinks ? value_at(9, 0, 0, h) : -INFINITY, ds = 0;
-    for (uint32_t j = j0; j < n; j++) {
+    for (uint32_t j = 0; j < n; j++) {
+        if (j < j0 && j >= s->keep) continue;
+        n_seen++;
         double dot = 0, mass = 0;
         for (uint32_t d = 0; d < s->d_k; d++) {
             double t = (double)value_at(1, seq, pos, h * s->d_k + d) * k[j * s->d_k + d];
@@ -260,15 +267,15 @@ static void reference(const setup *s, uint32_t seq, uint32_t pos, uint32_t h, do
         if (p[j] > max) max = p[j];
     }
     double sum = s->sinks ? exp(value_at(9, 0, 0, h) - max) : 0;
-    for (uint32_t j = j0; j < n; j++) sum += p[j] = exp(p[j] - max);
+    for (uint32_t j = 0; j < n; j++) sum += p[j] = j < j0 && j >= s->keep ? 0 : exp(p[j] - max);
     for (uint32_t d = 0; d < s->d_v; d++) {
         double out = 0, mass = 0;
-        for (uint32_t j = j0; j < n; j++) {
+        for (uint32_t j = 0; j < n; j++) {
             double v = values[j * s->d_v + d];
             out += p[j] / sum * v, mass += p[j] / sum * fabs(v);
         }
         y[d] = out;
-        bound[d] = (2 * ds + (n - j0 + 64) * 0x1p-24) * mass * 2;
+        bound[d] = (2 * ds + (n_seen + 64) * 0x1p-24) * mass * 2;
     }
     free(p), free(k), free(values);
 }
@@ -284,9 +291,9 @@ static void check_row(const setup *s, const float *out, uint32_t seq, uint32_t p
             double e = fabs(out[h * s->d_v + d] - y[d]);
             if (e / bound[d] > worst) worst = e / bound[d];
             if (!(e <= bound[d])) {
-                fail_msg("%s d %u/%u H %u/%u codecs %d %d window %u pos %u head %u: %.9g, not %.9g",
+                fail_msg("%s d %u/%u H %u/%u codecs %d %d window %u keep %u pos %u head %u: %.9g, not %.9g",
                          s->isa, s->d_k, s->d_v, s->n_heads, s->n_kv_heads, (int)s->k_codec.form,
-                         (int)s->v_codec.form, s->window, pos, h, (double)out[h * s->d_v + d], y[d]);
+                         (int)s->v_codec.form, s->window, s->keep, pos, h, (double)out[h * s->d_v + d], y[d]);
             }
         }
     }
@@ -301,11 +308,12 @@ static setup random_setup(uint32_t i)
     static const uint32_t heads[][2] = {{1, 1}, {4, 2}, {3, 1}, {8, 2}, {8, 1}, {9, 3}, {2, 2}};
     static const uint32_t dims[10][2] = {{16, 16}, {64, 64}, {80, 80}, {96, 96}, {128, 128},
                                        {256, 256}, {48, 32}, {32, 64}, {1, 1}, {20, 24}};
-    static const uint32_t windows[] = {0, 0, 1, 16, 100, 256, 300};
+    static const uint32_t windows[] = {0, 0, 1, 16, 100, 256, 300}, keeps[] = {4, 0, 1, 40, 20};
     setup s = {.threads = 1 + i % 3, .block_tokens = 16u << i % 5, .window = windows[i * 5 % 7],
                .softcap = i % 4 == 3 ? 5.0f : 0, .sinks = i % 5 == 2};
     s.n_heads = heads[i % 7][0], s.n_kv_heads = heads[i % 7][1];
     s.d_k = dims[i * 3 % 10][0], s.d_v = dims[i * 3 % 10][1];
+    if (s.window) s.keep = keeps[i % 5];
     s.k_codec = codec_for(i * 2 + i / 9, s.d_k);
     s.v_codec = i % 3 ? codec_for(i * 2 + i / 9, s.d_v) : codec_for(i, s.d_v);
     return s;
@@ -378,7 +386,7 @@ static void codes_mean_their_values(void **state)
     static const uint32_t singles[] = {1, 1, 1, 200, 7, 1, 64};
     for (uint32_t i = 0; i < 2 * N_CODECS; i++) {
         setup s = {.threads = 2, .block_tokens = 32, .n_heads = i % 2 ? 4 : 3,
-                   .n_kv_heads = i % 2 ? 1 : 3, .d_k = 128, .d_v = 64, .window = i % 4 ? 0 : 70,
+                   .n_kv_heads = i % 2 ? 1 : 3, .d_k = 128, .d_v = 64, .window = i % 4 ? 0 : 70, .keep = i % 8 ? 0 : 4,
                    .isa = isas[i % 3]};
         s.k_codec = codec_for(i, s.d_k), s.v_codec = codec_for(i + i / N_CODECS, s.d_v);
         float *a = in_chunks(&s, 300, singles, 7, true);
@@ -396,7 +404,7 @@ static void chunks_do_not_matter(void **state)
     for (uint32_t i = 0; i < N_CODECS; i++) {
         setup s = {.threads = 2, .block_tokens = 32, .n_heads = i % 2 ? 3 : 4,
                    .n_kv_heads = i % 2 ? 3 : 2, .d_k = 48, .d_v = 80,
-                   .window = i % 2 ? 0 : 70, .sinks = i == 4, .isa = isas[i % 3]};
+                   .window = i % 2 ? 0 : 70, .keep = i % 4 ? 0 : 4, .sinks = i == 4, .isa = isas[i % 3]};
         if (i > 2) s.d_k = 64, s.d_v = 32;
         s.k_codec = codec_for(i, s.d_k), s.v_codec = codec_for(i, s.d_v);
         float *a = in_chunks(&s, 300, once, 1, false), *b = in_chunks(&s, 300, singles, 1, false);

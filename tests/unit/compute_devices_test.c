@@ -287,7 +287,7 @@ static size_t attention(const side *s, const inputs *in, int round, float *out)
                              {.n_kv_heads = hk, .d_k = d, .d_v = dv}};
     qn_kv_spec spec = {
         .block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 2, .layers = layers};
-    spec.groups[0] = round % 2 ? (qn_kv_group){QN_KV_SLIDING, 20} : (qn_kv_group){QN_KV_FULL, 0};
+    spec.groups[0] = round % 2 ? (qn_kv_group){QN_KV_SLIDING, 20, round % 4} : (qn_kv_group){0};
     assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
     for (uint32_t i = 0; i < ITEMS; i++) {
         for (uint32_t at = 0; at < in->n_past[i]; at += MAX_T) {

@@ -230,7 +230,7 @@ static void attend_case(const rig *g)
     qn_kv_layer layers[2] = {{0}, {.n_kv_heads = hk, .d_k = d, .d_v = d}};
     qn_kv_spec spec = {
         .block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 2, .layers = layers};
-    spec.groups[0] = (qn_kv_group){window ? QN_KV_SLIDING : QN_KV_FULL, window};
+    spec.groups[0] = (qn_kv_group){window ? QN_KV_SLIDING : QN_KV_FULL, window, 0};
     assert_int_equal(g->ops->kv_new(g->dev, &spec, n_blocks, &kv, &err), QN_OK);
     for (uint32_t at = 0; at < past; at += 33) {
         uint32_t n = past - at < 33 ? past - at : 33;

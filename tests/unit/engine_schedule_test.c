@@ -219,7 +219,7 @@ static void test_small_pools(void **state)
 {
     (void)state;
     for (uint32_t window = 0; window <= 20; window += 20) {
-        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window});
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .keep = window / 10});
         qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16,
                                                   .step_tokens = 32,
                                                   .max_rows = 1,
@@ -305,7 +305,7 @@ static void test_shared_prefix(void **state)
     (void)state;
     enum { PREFIX = 403, N = 8 };
     for (uint32_t window = 0; window <= 40; window += 40) {
-        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window});
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .keep = window / 10});
         qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .step_tokens = 64});
         static request q[N];
         uint64_t want = 0;
@@ -575,7 +575,8 @@ static void trace(uint32_t seed, uint32_t window, bool recurrent)
 {
     enum { N = 24 };
     rng_state = seed;
-    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .recurrent = recurrent, .max_positions = 512});
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .keep = window ? seed % 3 * 9 : 0,
+                                                .recurrent = recurrent, .max_positions = 512});
     uint32_t block = 16u << rng(3), groups = window ? 2 : 1;
     qn_engine_opts o = {.max_rows = 1 + rng(6), .block_tokens = block, .step_tokens = 16 + rng(200),
                         .mixed_tokens = 8 + rng(64), .max_positions = 512,

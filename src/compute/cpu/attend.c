@@ -6,6 +6,8 @@
  *   by unit   a part of the pool's work is a unit; it goes through its splits and merges as it goes
  *   by split  when there are few units (decode): a part is one split of one unit; partials go to
  *             run->partials and are merged afterwards, as many splits per round as fit
+ * Keys that a window keeps at the start of a sequence are a split of their own, the first one: split
+ * numbers below count it as 0 where a group has any.
  * Neither the tiling nor the way changes any order of additions (attend.h).
  */
 #include "compute/cpu/attend.h"
@@ -31,6 +33,7 @@ typedef struct attend {
     qn_tensor q, y;
     uint32_t group_heads;      /* G */
     uint32_t window;           /* 0: everything before */
+    uint32_t keep;             /* keys at the start that are seen as well */
     uint32_t tile_rows, n_units;
     uint32_t first_split, n_splits; /* of the round (by split) */
     size_t slot_floats;        /* one partial of a unit: max, sum, acc */
@@ -70,11 +73,22 @@ static unit find_unit(const attend *w, uint32_t i)
     }
 }
 
-/* The keys that row i of the unit sees: from <= position < to. */
+/* The keys that row i of the unit sees: from <= position < to, and if that does not begin with them,
+ * the kept ones. */
 static void row_keys(const attend *w, const unit *u, uint32_t i, uint32_t *from, uint32_t *to)
 {
     *to = u->item->n_past + (u->row0 + i) / w->group_heads + 1;
     *from = w->window && *to > w->window ? *to - w->window : 0;
+    if (*from <= w->keep) *from = 0;
+}
+
+/* Split number 0 is that of the kept keys, if there are any. */
+static bool is_kept(const attend *w, uint32_t s) { return w->keep && !s; }
+
+/* First position of a split. */
+static uint32_t split_start(const attend *w, uint32_t s)
+{
+    return is_kept(w, s) ? 0 : (s - (w->keep > 0)) * QN_KV_SPLIT;
 }
 
 /* The splits that some row of the unit needs: s0 <= s < s1. */
@@ -82,9 +96,9 @@ static void unit_splits(const attend *w, const unit *u, uint32_t *s0, uint32_t *
 {
     uint32_t from, to;
     row_keys(w, u, 0, &from, &to);
-    *s0 = from / QN_KV_SPLIT;
+    *s0 = w->keep ? 0 : from / QN_KV_SPLIT;
     row_keys(w, u, u->n_rows - 1, &from, &to);
-    *s1 = (to - 1) / QN_KV_SPLIT + 1;
+    *s1 = (to - 1) / QN_KV_SPLIT + 1 + (w->keep > 0);
 }
 
 /* The rows of the unit that see a key of split s: *r0 <= r < *r1 (positions ascend with rows), and
@@ -92,11 +106,15 @@ static void unit_splits(const attend *w, const unit *u, uint32_t *s0, uint32_t *
 static bool split_rows(const attend *w, const unit *u, uint32_t s, uint32_t *r0, uint32_t *r1,
                        uint32_t *lo, uint32_t *hi)
 {
-    uint32_t base = s * QN_KV_SPLIT;
+    uint32_t base = split_start(w, s);
     *r0 = u->n_rows, *r1 = 0;
     for (uint32_t r = 0; r < u->n_rows; r++) {
         uint32_t from, to;
         row_keys(w, u, r, &from, &to);
+        if (is_kept(w, s)) {
+            if (!from) continue; /* they are among the others */
+            from = 0, to = w->keep;
+        }
         if (to <= base || from >= base + QN_KV_SPLIT) continue;
         if (r < *r0) *r0 = r;
         *r1 = r + 1;
@@ -153,7 +171,7 @@ static void point_tiles(const attend *w, const unit *u, uint32_t s, uint32_t lo,
     uint32_t first = lo / QN_KV_TILE, last = (hi - 1) / QN_KV_TILE;
     for (uint32_t t = 0; t < QN_SPLIT_TILES; t++) {
         uint32_t seen = t < first ? first : t > last ? last : t;
-        uint32_t pos = s * QN_KV_SPLIT + seen * QN_KV_TILE;
+        uint32_t pos = split_start(w, s) + seen * QN_KV_TILE;
         const uint8_t *block = qn_cpu_kv_block(w->kv, u->item, w->layer->group, pos);
         uint32_t tile = pos % w->kv->spec.block_tokens / QN_KV_TILE;
         job->k[t] = block + p->k + u->kv_head * p->k_head + tile * p->k_tile;
@@ -286,7 +304,7 @@ static uint32_t most_splits(const attend *w, uint64_t *work)
     *work = 0;
     for (uint32_t i = 0; i < b->n_items; i++) {
         uint32_t end = b->items[i].n_past + b->items[i].n_new;
-        uint32_t n = (end - 1) / QN_KV_SPLIT + 1;
+        uint32_t n = (end - 1) / QN_KV_SPLIT + 1 + (w->keep > 0);
         if (n > most) most = n;
         uint32_t seen = w->window && w->window < end ? w->window : end;
         *work += (uint64_t)b->items[i].n_new * seen * (w->layer->d_k + w->layer->d_v);
@@ -345,7 +363,8 @@ qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a)
     attend w = {.run = run, .kv = kv, .layer = l, .place = &kv->place[a->layer], .a = a, .q = q,
                 .y = qn_cpu_take(run, q.rows, a->n_heads * l->d_v),
                 .group_heads = a->n_heads / l->n_kv_heads,
-                .window = g->rule == QN_KV_SLIDING ? g->window : 0};
+                .window = g->rule == QN_KV_SLIDING ? g->window : 0,
+                .keep = g->keep};
     uint32_t threads = qn_pool_threads(run->cpu->pool);
     if (run->measures) {
         measure(&w, threads);

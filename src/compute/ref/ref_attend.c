@@ -52,27 +52,29 @@ static bench thread_bench(const qn_ref_run *r, uint32_t thread)
     return (bench){p, p + QN_REF_MAX_HEAD, p + 2 * QN_REF_MAX_HEAD, p + 3 * QN_REF_MAX_HEAD};
 }
 
-/* The positions that a query sees, in the order of their sums: two runs, the second often empty. */
+enum { MAX_RUNS = 3 };
+
+/* The positions that a query sees, in the order of their sums: runs, some of them often empty. */
 typedef struct visible {
-    uint32_t first[2], end[2];
+    uint32_t first[MAX_RUNS], end[MAX_RUNS];
     uint32_t n;
 } visible;
 
-/* In a call of one token mlx-lm hands the keys over as they lie in the ring: `window` slots, the
- * position p in slot (p - base) mod window. The base is the number of tokens that came before in
- * larger calls, which leave the cache in order and full; 0 if they did not fill it. */
+/* In a call of one token mlx-lm hands the keys over as they lie in the ring: behind those that are
+ * kept `window` slots, the position p in slot (p - base) mod window. The base is the number of tokens
+ * that came before in larger calls, which leave the cache in order and full; that of the kept ones if
+ * they did not fill it. */
 static visible visible_to(const qn_kv_group *group, const qn_item *item, uint32_t pos)
 {
     visible v = {.end = {pos + 1}, .n = pos + 1};
-    if (group->rule != QN_KV_SLIDING || v.n <= group->window) return v;
-    const uint32_t window = group->window, from = item->decode_from;
-    v.n = window;
-    v.first[0] = pos + 1 - window;
+    const uint32_t window = group->window, keep = group->keep, from = item->decode_from;
+    if (group->rule != QN_KV_SLIDING || v.n <= keep + window) return v;
+    v = (visible){.end = {keep, pos + 1}, .first = {0, pos + 1 - window}, .n = keep + window};
     if (!from || pos < from) return v;
-    const uint32_t base = from >= window ? from : 0;
-    v.first[0] = pos - (pos - base) % window; /* in slot 0 */
-    v.first[1] = pos + 1 - window;
-    v.end[1] = v.first[0];
+    const uint32_t base = from >= keep + window ? from : keep;
+    v.first[1] = pos - (pos - base) % window; /* in the first slot */
+    v.first[2] = pos + 1 - window;
+    v.end[2] = v.first[1];
     return v;
 }
 
@@ -144,23 +146,25 @@ static void attend_head(const job *j, const bench *w, const qn_item *item, uint3
     uint32_t pos = item->n_past + (row - item->row0);
     qn_check(pos < j->run->limits.max_positions);
     const visible see = visible_to(group, item, pos);
-    const uint32_t n0 = see.end[0] - see.first[0], n = see.n;
+    const uint32_t n = see.n;
 
     float scale = qn_ref_round(j->a->scale, j->type);
     k->widen(w->q, qn_ref_at(j->q, row, h * l->d_k), j->q.dtype, l->d_k);
     for (uint32_t i = 0; i < l->d_k; i++) w->q[i] = w->q[i] * scale;
     k->round(w->q, j->type, l->d_k);
 
-    score(j, w, item, hk, see.first[0], see.end[0], w->s);
-    score(j, w, item, hk, see.first[1], see.end[1], w->s + n0);
+    float *s = w->s;
+    for (uint32_t i = 0; i < MAX_RUNS; s += see.end[i] - see.first[i], i++)
+        score(j, w, item, hk, see.first[i], see.end[i], s);
     k->round(w->s, j->type, n);
     if (j->a->softcap > 0)
         for (uint32_t i = 0; i < n; i++)
             w->s[i] = qn_ref_softcap_of(w->s[i], j->a->softcap, j->type);
     softmax(j, w->s, n, j->sinks ? &j->sinks[h] : NULL);
     memset(w->acc, 0, j->place->v_ld * sizeof *w->acc);
-    add_values(j, w, item, hk, see.first[0], see.end[0], w->s);
-    add_values(j, w, item, hk, see.first[1], see.end[1], w->s + n0);
+    s = w->s;
+    for (uint32_t i = 0; i < MAX_RUNS; s += see.end[i] - see.first[i], i++)
+        add_values(j, w, item, hk, see.first[i], see.end[i], s);
     k->narrow(qn_ref_at(j->y, row, h * l->d_v), j->type, w->acc, l->d_v);
 }
 

@@ -140,8 +140,9 @@ void qn_ref_kv_store(qn_kv *kv, uint32_t group, uint32_t block, const void *host
 float *qn_ref_kv_block(const qn_kv *kv, const qn_item *item, uint32_t g, uint32_t pos)
 {
     uint32_t i = pos / kv->spec.block_tokens;
-    qn_check(i >= item->first[g]);
-    return block_at(kv, g, item->blocks[g][i - item->first[g]]);
+    uint32_t head = qn_kv_head_blocks(&kv->spec.groups[g], kv->spec.block_tokens);
+    qn_check(qn_kv_entry_held(i, head, item->dropped[g]));
+    return block_at(kv, g, item->blocks[g][qn_kv_entry(i, head, item->dropped[g])]);
 }
 
 typedef struct write_job {
