@@ -426,9 +426,9 @@ static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint3
     p->nodes[parent].n_children++;
     join_ring(p, at);
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        uint32_t head = qn_blocks_head(p->blocks, g), i = place->n_blocks;
-        bool held = qn_kv_entry_held(i, head, t->dropped[g]); /* else the window has moved on */
-        x->ids[g] = held ? t->ids[g][qn_kv_entry(i, head, t->dropped[g])] : NO_BLOCK;
+        uint32_t head = qn_blocks_head(p->blocks, g), block = place->n_blocks;
+        bool held = qn_kv_entry_held(block, head, t->dropped[g]); /* else the window has moved on */
+        x->ids[g] = held ? t->ids[g][qn_kv_entry(block, head, t->dropped[g])] : NO_BLOCK;
         if (held) qn_blocks_ref(p->blocks, g, x->ids[g], true);
     }
     if (n == p->block_tokens) {
