@@ -3,7 +3,8 @@
  * A pool (one per KV group) hands out block numbers; the bytes behind them are the device's. A
  * block may be shared by several owners; it may be written only while it has exactly one. A table
  * maps the positions of one sequence to blocks of every group; it changes at its tail and, for
- * sliding windows, drops blocks at its front, or behind the head that the group keeps. Invariant: free + referenced = total, per pool.
+ * sliding windows, drops blocks at its front, or behind the head that the group keeps. Invariant:
+ * free + referenced = total, per pool.
  * Threads: the engine thread.
  */
 #ifndef QN_CACHE_BLOCKS_H

@@ -38,11 +38,11 @@ typedef struct qn_kv_scheme {
  * (turbo). */
 qn_code qn_kv_scheme_parse(qn_kv_scheme *s, const char *text, qn_err *err);
 
-/* Set the codecs of a spec's layers, and with max_size their group's window; `dir` is the model's folder. Errors: QN_NOT_FOUND (no
- * kv_config.json, if required), those of qn_kv_config_apply and qn_mlx_cache_codecs, QN_UNSUPPORTED
- * (a head that is not whole groups: names layer, size and group), QN_INVALID (the cache file has
- * other codecs, or another limit, than were asked for: names both; max_size of no use to this
- * model: says why). */
+/* Set the codecs of a spec's layers, and with max_size their group's window; `dir` is the model's
+ * folder. Errors: QN_NOT_FOUND (no kv_config.json, if required), those of qn_kv_config_apply,
+ * qn_mlx_cache_codecs and qn_mlx_cache_limit, QN_UNSUPPORTED (a head that is not whole groups: names
+ * layer, size and group; max_size with a layer that does not attend to everything), QN_INVALID (the
+ * cache file has other codecs, or another limit, than were asked for: names both). */
 qn_code qn_kv_scheme_apply(const qn_kv_scheme *s, const char *dir, qn_kv_spec *kv, qn_err *err);
 
 /* Set codecs by the text of a kv_config.json. Errors: QN_FORMAT (names entry and field),
