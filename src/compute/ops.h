@@ -197,6 +197,10 @@ struct qn_ops {
     /* Number of worker threads (no failure). */
     uint32_t (*n_threads)(const qn_device *d);
 
+    /* Pools, state slots and runs take memory as it is touched, from their start on, in pieces of so many
+     * bytes (no failure). */
+    size_t (*page_bytes)(const qn_device *d);
+
     /* Bytes of the loaded matrices in the device's layout, and how many of them are in memory now
      * rather than in a file only; `resident` may be NULL (no failure). */
     uint64_t (*weights_bytes)(const qn_device *d, uint64_t *resident);

@@ -44,6 +44,17 @@ uint64_t qn_memory_available(void)
     return left < bytes ? left : bytes;
 }
 
+bool qn_memory_huge_pages(void)
+{
+    uint64_t bytes;
+    char line[64] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
+    if (f) fclose(f);
+    return line[0] && !strstr(line, "[never]") &&
+           read_number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", &bytes) && bytes == 2 << 20;
+}
+
 /* One word for each page, bit 63: it is there. The rest of the word is not for us. */
 uint64_t qn_memory_resident(const void *p, uint64_t n)
 {

@@ -2,11 +2,15 @@
 #ifndef QN_CORE_MEMORY_H
 #define QN_CORE_MEMORY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Bytes that can be had without swapping: what the kernel calls available (page cache that can be dropped included),
  * and not more than the control group leaves. 1 GiB where the system does not say (no failure). */
 uint64_t qn_memory_available(void);
+
+/* True if the kernel gives huge pages of 2 MiB to memory that asks for them (no failure). */
+bool qn_memory_huge_pages(void);
 
 /* Bytes of [p, p + n) that this process has in memory, whole pages at the ends; n where the system does
  * not say (no failure). */

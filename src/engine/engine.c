@@ -123,6 +123,7 @@ static qn_code allocate(qn_engine *e, qn_err *err)
     size_t arena, used;
     e->model->dev->ops->run_bytes(e->run, &arena, &used);
     e->arena_bytes = arena;
+    e->page_bytes = e->model->dev->ops->page_bytes(e->model->dev);
     uint64_t budget;
     if ((rc = qn_engine_kv_budget(e, &budget, err))) return rc;
     qn_engine_plan_states(e, budget);

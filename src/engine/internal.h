@@ -50,6 +50,7 @@ struct qn_engine {
     qn_desk *desk;            /* where rows are sampled */
     uint64_t base_bytes;      /* what the process held before, without the weights */
     uint64_t arena_bytes;     /* of the run */
+    uint64_t page_bytes;      /* of the device's memory */
     bool exact;          /* the device gives mlx-lm's bits: so do the samplers */
     bool compat;         /* and its KV is quantized: prompts are cut where mlx-lm cuts them */
     pthread_t thread;

@@ -254,6 +254,13 @@ void qn_engine_adopt(qn_engine *e)
 
 /* ---- counting ---- */
 
+/* What the first n of `all` objects take in the device's pages. */
+static uint64_t in_pages(const qn_engine *e, uint64_t n, uint64_t all, uint64_t bytes)
+{
+    const uint64_t up = (n * bytes + e->page_bytes - 1) / e->page_bytes * e->page_bytes;
+    return up < all * bytes ? up : all * bytes;
+}
+
 void qn_engine_count_stored(qn_engine *e)
 {
     uint64_t used = 0, cached = 0, touched = 0;
@@ -263,7 +270,8 @@ void qn_engine_count_stored(qn_engine *e)
         uint64_t n = qn_blocks_total(e->blocks, g) - qn_blocks_available(e->blocks, g) - n_cached;
         used += n * qn_blocks_bytes(e->blocks, g);
         cached += n_cached * qn_blocks_bytes(e->blocks, g);
-        touched += qn_blocks_touched(e->blocks, g) * (uint64_t)qn_blocks_bytes(e->blocks, g);
+        touched += in_pages(e, qn_blocks_touched(e->blocks, g), qn_blocks_total(e->blocks, g),
+                            qn_blocks_bytes(e->blocks, g));
     }
     if (e->states) {
         uint64_t n_cached = e->prefix ? qn_prefix_checkpoints(e->prefix) : 0;
@@ -271,10 +279,11 @@ void qn_engine_count_stored(qn_engine *e)
         used += n * qn_states_bytes(e->states);
         cached += n_cached * qn_states_bytes(e->states);
         atomic_store(&e->states_touched,
-                     qn_states_touched(e->states) * (uint64_t)qn_states_bytes(e->states));
+                     in_pages(e, qn_states_touched(e->states), qn_states_total(e->states),
+                              qn_states_bytes(e->states)));
     }
     e->model->dev->ops->run_bytes(e->run, &arena, &arena_used);
-    atomic_store(&e->arena_used, arena_used);
+    atomic_store(&e->arena_used, in_pages(e, arena_used, arena, 1));
     atomic_store(&e->kv_touched, touched);
     atomic_store(&e->kv_used, used);
     if (used + cached > e->kv_peak) atomic_store(&e->kv_peak, used + cached);

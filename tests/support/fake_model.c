@@ -161,6 +161,12 @@ static uint64_t zero_bytes(const qn_device *d, uint64_t *resident)
     return 0;
 }
 
+static size_t one_byte(const qn_device *d)
+{
+    (void)d;
+    return 1;
+}
+
 static const qn_ops fake_ops = {
     .kv_block_bytes = fake_block_bytes,
     .kv_new = fake_kv_new,
@@ -177,6 +183,7 @@ static const qn_ops fake_ops = {
     .end = fake_end,
     .fetch = fake_fetch,
     .weights_bytes = zero_bytes,
+    .page_bytes = one_byte,
 };
 
 /* ---- the model ---- */

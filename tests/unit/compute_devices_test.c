@@ -544,6 +544,7 @@ static void open_side(side *s, const char *name, const char *isa)
     if (qn_device_open(&s->dev, &opts, &err)) return;
     s->ops = s->dev->ops;
     assert_int_equal(CALL(s, n_threads, s->dev), 2);
+    assert_int_equal(CALL(s, page_bytes, s->dev) % 4096, 0);
     renew_run(s);
 }
 

@@ -4,22 +4,43 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/kv_layout.h"
+#include "core/memory.h"
 
 enum {
+    HUGE_PAGE = 2 << 20,
     PARALLEL_ELEMENTS = 32 << 10, /* smaller tensors stay on the calling thread */
     PART_ELEMENTS = 8 << 10       /* least elements of a part */
 };
 
+static size_t page_up(size_t n)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (n + page - 1) / page * page;
+}
+
 void *qn_cpu_map(size_t bytes)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const size_t want = page_up(bytes), spare = HUGE_PAGE;
+    if (want < bytes || want > SIZE_MAX - spare) return NULL;
+    uint8_t *p = mmap(NULL, want + spare, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
-    (void)madvise(p, bytes, MADV_HUGEPAGE); /* a kernel without huge pages works as well */
+    const size_t before = -(uintptr_t)p % HUGE_PAGE;
+    if (before) munmap(p, before);
+    p += before;
+    if (spare > before) munmap(p + want, spare - before);
+    (void)madvise(p, want, MADV_HUGEPAGE); /* a kernel without huge pages works as well */
     return p;
+}
+
+static size_t page_bytes(const qn_device *d)
+{
+    (void)d;
+    return qn_memory_huge_pages() ? HUGE_PAGE : page_up(1);
 }
 
 void qn_cpu_unmap(void *p, size_t bytes)
@@ -261,6 +282,7 @@ static const qn_ops cpu_ops = {
     .run_bytes = run_bytes,
     .close = cpu_close,
     .n_threads = n_threads,
+    .page_bytes = page_bytes,
     .weights_bytes = qn_cpu_weights_bytes,
     .begin = begin,
     .end = end,

@@ -64,8 +64,8 @@ typedef struct qn_cpu_run {
  * Errors: QN_UNSUPPORTED (instruction set), QN_INVALID, QN_NOMEM, QN_IO (threads). */
 qn_code qn_cpu_open(qn_device **out, const qn_device_opts *opts, qn_err *err);
 
-/* Zeroed memory on huge pages that takes room as it is touched; NULL without memory (no failure
- * otherwise). Unmap accepts NULL. */
+/* Zeroed memory that begins on a huge page and takes room as it is touched; NULL without memory (no
+ * failure otherwise). Unmap accepts NULL. */
 void *qn_cpu_map(size_t bytes);
 void qn_cpu_unmap(void *p, size_t bytes);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
     PARALLEL_ELEMENTS = 16 << 10, /* smaller tensors stay on the calling thread */
@@ -52,6 +53,12 @@ void qn_ref_rows(qn_ref_run *r, qn_ref_rows_fn fn, const void *arg, uint32_t row
 static uint32_t n_threads(const qn_device *d)
 {
     return qn_pool_threads(((const qn_ref *)(const void *)d)->pool);
+}
+
+static size_t page_bytes(const qn_device *d)
+{
+    (void)d;
+    return (size_t)sysconf(_SC_PAGESIZE);
 }
 
 static void ref_close(qn_device *d)
@@ -238,6 +245,7 @@ static const qn_ops ref_ops = {
     .run_bytes = run_bytes,
     .close = ref_close,
     .n_threads = n_threads,
+    .page_bytes = page_bytes,
     .weights_bytes = qn_ref_weights_bytes,
     .begin = begin,
     .end = end,
