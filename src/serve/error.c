@@ -7,6 +7,16 @@
 
 #include "core/utf8.h"
 
+/* The reply must be UTF-8: a cut may have split a character, and a path may hold anything. */
+static void keep_valid(char *s)
+{
+    size_t n = strlen(s);
+    n -= qn_utf8_tail(s, n);
+    s[n] = '\0';
+    if (qn_utf8_valid(s, n)) return;
+    for (; *s; s++) *s = (unsigned char)*s < 0x80 ? *s : '?';
+}
+
 static bool fail_v(qn_http_error *e, int status, const char *type, const char *code,
                    const char *param, const char *fmt, va_list ap)
 {
@@ -16,9 +26,8 @@ static bool fail_v(qn_http_error *e, int status, const char *type, const char *c
     e->code = code;
     snprintf(e->param, sizeof e->param, "%s", param ? param : "");
     vsnprintf(e->message, sizeof e->message, fmt, ap);
-    /* A cut may have split a character; the reply must stay valid UTF-8. */
-    e->message[strlen(e->message) - qn_utf8_tail(e->message, strlen(e->message))] = '\0';
-    e->param[strlen(e->param) - qn_utf8_tail(e->param, strlen(e->param))] = '\0';
+    keep_valid(e->message);
+    keep_valid(e->param);
     return false;
 }
 

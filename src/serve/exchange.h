@@ -60,6 +60,7 @@ typedef struct qn_protocol {
 typedef struct qn_route {
     const char *method;
     const char *path;                 /* ends in "/" when the rest of the path is an argument */
+    const char *suffix;               /* what must follow the argument, part of `tail`; or NULL */
     void (*handle)(qn_exchange *x);   /* replies at once, in the connection thread */
     /* Replies in the preparing thread, a POST from its parsed body: the tree for a 200, or NULL
      * with *e filled. */
@@ -126,6 +127,7 @@ struct qn_exchange {
     char request_id[132];
     char path[512];              /* cut if longer */
     const char *tail;            /* the argument part of `path` */
+    json_t *query;               /* of an answered GET: its fields, strings; else NULL */
     bool is_http10;
     double start_ms;
 
@@ -200,6 +202,10 @@ void qn_exchange_reply_error(qn_exchange *x);
 
 /* A header of the request, or NULL. Connection thread (no failure). */
 const char *qn_exchange_header(const qn_exchange *x, const char *name);
+
+/* A field of the query of a GET that is answered by the preparing thread, or NULL. Any thread (no
+ * failure). */
+const char *qn_exchange_query(const qn_exchange *x, const char *name);
 
 /* ---- routes.c ---- */
 
@@ -278,8 +284,9 @@ json_t *qn_anthropic_error(const qn_http_error *e, const char *request_id);
 json_t *qn_anthropic_count_tokens(qn_exchange *x, qn_http_error *e);
 json_t *qn_responses_count_tokens(qn_exchange *x, qn_http_error *e);
 
-/* Stored responses. The store may wait for its disk. Errors: 404. */
+/* responses_stored.c. The store may wait for its disk. Errors: 400 for the query, 404. */
 json_t *qn_responses_get(qn_exchange *x, qn_http_error *e);
+json_t *qn_responses_items(qn_exchange *x, qn_http_error *e);
 json_t *qn_responses_delete(qn_exchange *x, qn_http_error *e);
 
 /* ---- pages ---- */

@@ -27,6 +27,7 @@ void qn_exchange_unref(qn_exchange *x)
     qn_server *s = x->server;
     if (atomic_fetch_sub(&x->n_refs, 1) != 1) return;
     qn_generation_release(&x->gen);
+    json_decref(x->query);
     qn_buf_release(&x->body);
     qn_buf_release(&x->out);
     qn_buf_release(&x->wire);
@@ -88,6 +89,28 @@ static void list_remove(qn_server *s, qn_exchange *x)
 const char *qn_exchange_header(const qn_exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, name);
+}
+
+const char *qn_exchange_query(const qn_exchange *x, const char *name)
+{
+    return json_string_value(json_object_get(x->query, name));
+}
+
+/* What is not UTF-8 counts as not given. */
+static enum MHD_Result keep_argument(void *query, enum MHD_ValueKind kind, const char *name,
+                                     const char *value)
+{
+    (void)kind;
+    json_object_set_new(query, name, json_string(value ? value : ""));
+    return MHD_YES;
+}
+
+/* The preparing thread must not ask the connection, which may be closed meanwhile. */
+static void keep_query(qn_exchange *x, const char *method)
+{
+    if (!x->route || !x->route->answer || !strcmp(method, "POST")) return;
+    x->query = json_object();
+    MHD_get_connection_values(x->conn, MHD_GET_ARGUMENT_KIND, keep_argument, x->query);
 }
 
 /* The client's x-request-id if it is printable and short, else a new one. */
@@ -163,6 +186,7 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
     if (n > 1 && x->path[n - 1] == '/') x->path[n - 1] = '\0';
     choose_request_id(x);
     x->route = qn_route_find(method, x->path, &x->tail, &x->allow);
+    keep_query(x, method);
     *slot = x;
     list_add(s, x);
     MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, 0u); /* the pump watches it */

@@ -135,7 +135,8 @@ static json_t *route_list(void)
         size_t n = strlen(r->path);
         bool takes_tail = n > 1 && r->path[n - 1] == '/';
         json_array_append_new(
-            list, json_sprintf("%s %s%s", r->method, r->path, takes_tail ? "{id}" : ""));
+            list, json_sprintf("%s %s%s%s", r->method, r->path, takes_tail ? "{id}" : "",
+                               r->suffix ? r->suffix : ""));
     }
     return list;
 }

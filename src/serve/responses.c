@@ -1,4 +1,4 @@
-/* responses.c - POST /v1/responses, its token count, and GET and DELETE of stored responses.
+/* responses.c - POST /v1/responses, and its token count.
  *
  * The parts of a reply (parts.h) are the output items of a response, in order and one for one, so
  * that an item's output_index is its part's, and its id follows from the response's. */
@@ -502,27 +502,3 @@ const qn_protocol qn_responses = {
     .prompt_param = "input", .prepare = prepare, .begin = begin, .piece = piece, .end = end,
     .reply = reply, .stream_error = stream_error, .remind = remind, .sorts_logprobs = true,
 };
-
-/* ---- stored responses ---- */
-
-static json_t *not_found(const qn_exchange *x, qn_http_error *e)
-{
-    qn_fail_with(e, 404, "invalid_request_error", NULL, "response_id",
-                 "there is no stored response %.64s", x->tail);
-    return NULL;
-}
-
-json_t *qn_responses_get(qn_exchange *x, qn_http_error *e)
-{
-    json_t *response;
-    qn_response_store *s = x->server->responses;
-    bool found = s && qn_response_store_get(s, x->tail, qn_wall_ms(), &response, NULL);
-    return found ? response : not_found(x, e);
-}
-
-json_t *qn_responses_delete(qn_exchange *x, qn_http_error *e)
-{
-    qn_response_store *s = x->server->responses;
-    if (!s || !qn_response_store_delete(s, x->tail, qn_wall_ms())) return not_found(x, e);
-    return json_pack("{s:s, s:s, s:b}", "id", x->tail, "object", "response", "deleted", 1);
-}

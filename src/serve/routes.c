@@ -12,6 +12,8 @@ static const qn_route routes[] = {
     {.method = "POST", .path = "/v1/messages/count_tokens", .answer = qn_anthropic_count_tokens},
     {.method = "POST", .path = "/v1/responses", .protocol = &qn_responses},
     {.method = "POST", .path = "/v1/responses/input_tokens", .answer = qn_responses_count_tokens},
+    {.method = "GET", .path = "/v1/responses/", .suffix = "/input_items",
+     .answer = qn_responses_items},
     {.method = "GET", .path = "/v1/responses/", .answer = qn_responses_get},
     {.method = "DELETE", .path = "/v1/responses/", .answer = qn_responses_delete},
     {.method = "POST", .path = "/v1/embeddings", .answer = qn_embeddings},
@@ -37,21 +39,27 @@ const qn_route *qn_route_at(size_t i)
     return i < sizeof routes / sizeof *routes ? &routes[i] : NULL;
 }
 
+static bool fits(const qn_route *r, const char *path)
+{
+    size_t n = strlen(r->path), n_suffix = r->suffix ? strlen(r->suffix) : 0, n_all = strlen(path);
+    bool takes_tail = n > 1 && r->path[n - 1] == '/';
+    if (!takes_tail) return !strcmp(path, r->path);
+    return n_all > n + n_suffix && !strncmp(path, r->path, n) &&
+           (!r->suffix || !strcmp(path + n_all - n_suffix, r->suffix));
+}
+
 const qn_route *qn_route_find(const char *method, const char *path, const char **tail,
                               const char **allow)
 {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         const qn_route *r = &routes[i];
-        size_t n = strlen(r->path);
-        bool takes_tail = n > 1 && r->path[n - 1] == '/';
-        if (takes_tail ? strncmp(path, r->path, n) || !path[n] : strcmp(path, r->path) != 0) {
-            continue;
-        }
-        *tail = path + n;
+        if (!fits(r, path)) continue;
+        *tail = path + strlen(r->path);
         if (!strcmp(r->method, method)) return r;
         if (!strcmp(r->method, "GET") && !strcmp(method, "HEAD")) return r;
         if (!strcmp(r->method, "DELETE")) *allow = "GET, HEAD, DELETE, OPTIONS";
         else *allow = !strcmp(r->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+        if (r->suffix) return NULL; /* it is not the argument of the route without one */
     }
     return NULL;
 }

@@ -7,7 +7,7 @@ import time
 import httpx
 import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from sse import check_model, events
@@ -249,6 +249,63 @@ def test_chain_with_tools(scripted):
                *(o.model_dump() for o in first.output if o.type != "reasoning"), *answer]
     again = client.responses.create(model="any", tools=[TOOL], input=history, store=False)
     assert again.output_text == "It rains." and again.usage.input_tokens == second.usage.input_tokens
+
+
+def test_input_items(scripted):
+    client = scripted.client()
+    first = client.responses.create(model="any", tools=[TOOL], input=say(f"<think>a</think>Looking.{CALL}", "Rain."))
+    call = first.output[-1]
+    second = client.responses.create(model="any", tools=[TOOL], previous_response_id=first.id, input=[
+        {"type": "function_call_output", "call_id": call.call_id, "output": "rain"},
+        {"role": "assistant", "content": "Hm."}, {"id": "mine", "role": "user", "content": "And?", "type": "message"}])
+    everything = list(client.responses.input_items.list(second.id, order="asc"))
+    assert [i.type for i in everything] == ["message", "message", "function_call", "function_call_output", "message",
+                                            "message"]
+    for item in everything:
+        check_model(TypeAdapter(ResponseItem), item.model_dump(exclude_unset=True))
+    question, looking, asked, answer, hm, mine = everything
+    assert question.role == "user" and question.content[0].text.startswith("<|say|>") and question.status == "completed"
+    assert looking == first.output[1].model_copy() and asked.id == call.id and asked.arguments == call.arguments
+    assert answer.call_id == call.call_id and answer.output == "rain"
+    assert hm.content[0].type == "output_text" and hm.content[0].text == "Hm." and mine.id == "mine"
+    ids = [i.id for i in everything]
+    assert len(set(ids)) == 6 and ids == [i.id for i in client.responses.input_items.list(second.id, order="asc")]
+    assert [i.id for i in client.responses.input_items.list(second.id)] == ids[::-1]
+    # pages: the client follows has_more with after=last_id
+    for n in (1, 2, 6, 100):
+        assert [i.id for i in client.responses.input_items.list(second.id, limit=n)] == ids[::-1]
+    page = client.responses.input_items.list(second.id, order="asc", limit=2, after=ids[0])
+    assert [i.id for i in page.data] == ids[1:3] and page.has_more
+    raw = httpx.get(f"{client.base_url}responses/{second.id}/input_items?order=asc&limit=4&after={ids[1]}").json()
+    assert list(raw) == ["object", "first_id", "last_id", "has_more", "data"] and raw["object"] == "list"
+    assert (raw["first_id"], raw["last_id"], raw["has_more"]) == (ids[2], ids[5], False)
+    end = httpx.get(f"{client.base_url}responses/{second.id}/input_items?after={ids[0]}").json()
+    assert (end["data"], end["first_id"], end["last_id"], end["has_more"]) == ([], None, None, False)
+
+
+def test_input_items_refused(scripted):
+    client = scripted.client()
+    one = client.responses.create(model="any", input=say("a"))
+    url = f"{client.base_url}responses/{one.id}"
+    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("limit=", "limit"),
+                         ("order=up", "order"), ("after=none", "after")):
+        reply = httpx.get(f"{url}/input_items?{query}")
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), query
+    assert httpx.get(f"{url}/input_items?after=%ff").status_code == 200
+    for path in ("%ff/input_items", "%ffx", "x%C3%A9y/input_items", "%C3%A9" * 33, f"{one.id}?stream=" + "%C3%A9" * 9):
+        reply = httpx.get(f"{client.base_url}responses/{path}")
+        assert reply.status_code in (400, 404) and reply.json()["error"]["message"], path
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_items.list("resp_none")
+    for method in ("DELETE", "POST"):
+        reply = httpx.request(method, f"{url}/input_items")
+        assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+    assert httpx.get(f"{client.base_url}responses/input_items").status_code == 404
+    # the events of a stored response are not kept
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.retrieve(one.id, stream=True)
+    assert refused.value.param == "stream" and "not supported yet" in refused.value.message
+    assert httpx.get(f"{url}?stream=false").json()["id"] == one.id
 
 
 def test_not_stored(scripted):
