@@ -409,6 +409,14 @@ static uint32_t new_node(qn_prefix *p)
     return n;
 }
 
+/* Where a row's table has block number `block`; NULL: the window has moved on. */
+static uint32_t *entry_of(const qn_prefix *p, const qn_table *t, uint32_t g, uint32_t block)
+{
+    uint32_t head = qn_blocks_head(p->blocks, g);
+    if (!qn_kv_entry_held(block, head, t->dropped[g])) return NULL;
+    return &t->ids[g][qn_kv_entry(block, head, t->dropped[g])];
+}
+
 /* A node at the row's place for its next block, which holds these n tokens. Returns 0 when the tree
  * is full. */
 static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint32_t *tokens,
@@ -426,10 +434,9 @@ static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint3
     p->nodes[parent].n_children++;
     join_ring(p, at);
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        uint32_t head = qn_blocks_head(p->blocks, g), block = place->n_blocks;
-        bool held = qn_kv_entry_held(block, head, t->dropped[g]); /* else the window has moved on */
-        x->ids[g] = held ? t->ids[g][qn_kv_entry(block, head, t->dropped[g])] : NO_BLOCK;
-        if (held) qn_blocks_ref(p->blocks, g, x->ids[g], true);
+        const uint32_t *entry = entry_of(p, t, g, place->n_blocks);
+        x->ids[g] = entry ? *entry : NO_BLOCK;
+        if (entry) qn_blocks_ref(p->blocks, g, x->ids[g], true);
     }
     if (n == p->block_tokens) {
         uint32_t *bucket = bucket_of(p, x->space, parent, tokens);
@@ -500,12 +507,28 @@ uint32_t qn_prefix_take(qn_prefix *p, uint64_t space, const uint32_t *tokens, ui
     return at.total;
 }
 
-static bool publish_full(qn_prefix *p, const uint32_t *tokens, const qn_table *t,
-                         qn_prefix_place *at)
+/* The row has computed what node n holds already: it goes on with the tree's blocks, which have the
+ * same content, and gives its own back. Else both would be in memory as long as the row stands below
+ * the node, and a row that the pool has just enough room for would never end. */
+static void take_blocks(qn_prefix *p, uint32_t n, qn_table *t, const qn_prefix_place *at)
+{
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        uint32_t id = p->nodes[n].ids[g];
+        uint32_t *own = entry_of(p, t, g, at->n_blocks);
+        if (id == NO_BLOCK || !own || *own == id) continue;
+        qn_blocks_ref(p->blocks, g, id, false);
+        qn_blocks_unref(p->blocks, g, *own, false);
+        *own = id;
+    }
+}
+
+static bool publish_full(qn_prefix *p, const uint32_t *tokens, qn_table *t, qn_prefix_place *at)
 {
     const uint32_t *span = tokens + (size_t)at->n_blocks * p->block_tokens;
     uint32_t n = find_full(p, at->space, at->node, span);
-    if (!n) {
+    if (n) {
+        take_blocks(p, n, t, at);
+    } else {
         n = add_node(p, at, span, p->block_tokens, t);
         if (n) absorb_shorter(p, n);
     }
@@ -532,7 +555,7 @@ static uint32_t publish_tail(qn_prefix *p, const uint32_t *tokens, uint32_t n, c
 /* Publish, and return the node that holds the last of the computed tokens: 0 if the tree is full.
  */
 static uint32_t publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed, bool tail,
-                        const qn_table *t, qn_prefix_place *at)
+                        qn_table *t, qn_prefix_place *at)
 {
     uint32_t before = at->n_blocks;
     while ((at->n_blocks + 1) * p->block_tokens <= computed && publish_full(p, tokens, t, at)) {}
@@ -544,13 +567,13 @@ static uint32_t publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed,
 }
 
 void qn_prefix_publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed, bool tail,
-                       const qn_table *t, qn_prefix_place *at)
+                       qn_table *t, qn_prefix_place *at)
 {
     if (at->active) publish(p, tokens, computed, tail, t, at);
 }
 
 void qn_prefix_checkpoint(qn_prefix *p, const uint32_t *tokens, uint32_t computed, uint32_t slot,
-                          bool final, const qn_table *t, qn_prefix_place *at)
+                          bool final, qn_table *t, qn_prefix_place *at)
 {
     if (!at->active) return;
     uint32_t n = publish(p, tokens, computed, true, t, at);

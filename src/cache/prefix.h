@@ -60,16 +60,16 @@ uint32_t qn_prefix_take(qn_prefix *p, uint64_t space, const uint32_t *tokens, ui
                         qn_table *t, uint32_t slot, qn_prefix_place *at);
 
 /* The row has stored the first `computed` of its tokens: publish its blocks that are full now, and
- * with `tail` the partial one as well (no failure; without room in the tree nothing is published).
- */
+ * with `tail` the partial one as well. Full blocks that the tree has already take the place of the
+ * row's own in its table (no failure; without room in the tree nothing is published). */
 void qn_prefix_publish(qn_prefix *p, const uint32_t *tokens, uint32_t computed, bool tail,
-                       const qn_table *t, qn_prefix_place *at);
+                       qn_table *t, qn_prefix_place *at);
 
 /* Publish with the tail, and keep the state in `slot`, which is the one after `computed` tokens: a
  * copy of it, or with `final` the slot itself, which the row must not write to any more (no
  * failure; without room nothing is kept). */
 void qn_prefix_checkpoint(qn_prefix *p, const uint32_t *tokens, uint32_t computed, uint32_t slot,
-                          bool final, const qn_table *t, qn_prefix_place *at);
+                          bool final, qn_table *t, qn_prefix_place *at);
 
 /* The row leaves the tree: its place is unlocked and zeroed (no failure). */
 void qn_prefix_leave(qn_prefix *p, qn_prefix_place *at);

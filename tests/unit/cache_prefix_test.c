@@ -326,11 +326,45 @@ static void test_little_room(void **state)
     }
 }
 
+/* A row that computes what the tree knows, in a pool with little more room than for itself. */
+static void test_computed_again(void **state)
+{
+    (void)state;
+    enum { N_BLOCKS = 12 };
+    static world w;
+    for (int i = 0; i < 4; i++) {
+        qn_err err = {0};
+        uint32_t checkpoints = i / 2 * 4;
+        rng_state = 7 + (uint32_t)i;
+        open_world(&w, N_BLOCKS, i % 2 ? WINDOW : 0, checkpoints, 0);
+        row *a = &w.rows[0], *b = &w.rows[1];
+        start(&w, a, false);
+        for (a->len = 11 * BLOCK; a->computed < a->len;) advance(&w, a);
+        end(&w, a, true);
+        *b = *a;
+        b->live = true;
+        b->computed = 0;
+        assert_int_equal(qn_table_init(&b->table, w.blocks, MAX_LEN, &err), QN_OK);
+        if (checkpoints) b->slot = qn_states_take(w.states);
+        assert_int_equal(qn_prefix_take(w.prefix, b->space, b->tokens, 0, &b->table, b->slot, &b->place), 0);
+        for (uint32_t before = 0; b->computed < b->len; before = b->computed) {
+            advance(&w, b);
+            audit(&w);
+            assert_true(b->computed > before);
+        }
+        end(&w, b, true);
+        qn_prefix_free(w.prefix);
+        qn_states_free(w.states);
+        qn_blocks_free(w.blocks);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact),
         cmocka_unit_test(test_little_room),
+        cmocka_unit_test(test_computed_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
