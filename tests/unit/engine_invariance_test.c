@@ -92,9 +92,11 @@ static uint32_t rng(uint32_t n)
     return (rng_state >> 8) % n;
 }
 
+static bool is_long(void) { return getenv("QUERN_TEST_LONG") != NULL; }
+
 static uint32_t longest_prompt(void)
 {
-    return getenv("QUERN_TEST_LONG") ? MAX_PROMPT : SHORT_FORM_PROMPT;
+    return is_long() ? MAX_PROMPT : SHORT_FORM_PROMPT;
 }
 
 static uint32_t prompt_length(uint32_t i)
@@ -155,16 +157,32 @@ static qn_gen *submit(qn_engine *e, const request *q)
     return g;
 }
 
-/* The smallest pool that takes the longest request alone. */
-static uint64_t tight_bytes(const qn_model *m, uint32_t block)
+/* A pool with room for the long form's longest prompt would be ample for all others, so that one
+ * stays away from small pools. */
+static bool takes_part(const setting *s, const request *q)
+{
+    return !s->kv_bytes || q->n_prompt <= SHORT_FORM_PROMPT;
+}
+
+/* Tokens of the longest request that takes part, its reply included. */
+static uint32_t longest(const setting *s, const request *q)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < N_REQUESTS; i++)
+        if (takes_part(s, &q[i]) && q[i].n_prompt > n) n = q[i].n_prompt;
+    return n + MAX_REPLY;
+}
+
+/* The smallest pool that takes that one alone; 0 where pools are not small. */
+static uint64_t tight_bytes(const qn_model *m, const setting *s, const request *q)
 {
     qn_kv_spec kv = m->kv;
-    kv.block_tokens = block;
+    kv.block_tokens = s->block;
     uint64_t bytes = 0;
-    for (uint32_t g = 0; g < kv.n_groups; g++) {
-        uint32_t n = longest_prompt() + MAX_REPLY, seen = kv.groups[g].window + kv.groups[g].keep + 64;
+    for (uint32_t g = 0; s->kv_bytes && g < kv.n_groups; g++) {
+        uint32_t n = longest(s, q), seen = kv.groups[g].window + kv.groups[g].keep + 64;
         if (max_kv_size && seen < n) n = seen; /* the only group, so that rows must compete here */
-        bytes += m->dev->ops->kv_block_bytes(m->dev, &kv, g) * (n / block + 8);
+        bytes += m->dev->ops->kv_block_bytes(m->dev, &kv, g) * (n / s->block + 8);
     }
     return bytes;
 }
@@ -181,7 +199,8 @@ static void open_model(qn_synth_model *l, const json_t *recipe, uint32_t threads
         fail_msg("%s", err.text);
 }
 
-static void run(const json_t *recipe, const setting *s, const request *q, reply *out)
+/* Fill `out` with the replies of all that take part; gives the number of preemptions. */
+static uint64_t run(const json_t *recipe, const setting *s, const request *q, reply *out)
 {
     qn_synth_model l;
     open_model(&l, recipe, s->threads);
@@ -189,12 +208,12 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
                         .step_tokens = s->step,
                         .mixed_tokens = s->step < 32 ? s->step : 32,
                         .block_tokens = s->block,
-                        .max_positions = longest_prompt() + MAX_REPLY,
+                        .max_positions = longest(s, q),
                         .no_prefix_cache = s == &plain,
                         .prefix_bytes = s->cached,
                         .checkpoint_tokens = 32,
                         .checkpoint_min = 1,
-                        .kv_bytes = s->kv_bytes ? tight_bytes(l.model, s->block) : 0};
+                        .kv_bytes = tight_bytes(l.model, s, q)};
     qn_err err = {0};
     qn_engine *e;
     if (qn_engine_new(&e, l.model, &o, &err)) fail_msg("%s", err.text);
@@ -204,11 +223,13 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
          pass++) { /* the second time from a warm prefix cache */
         for (uint32_t k = 0; k < N_REQUESTS; k++) {
             uint32_t i = k * s->order % N_REQUESTS;
+            if (!takes_part(s, &q[i])) continue;
             gen[i] = submit(e, &q[i]);
             if (s == &plain) collect(gen[i], &out[i]);
             else if (k % 5 == 4) usleep(2000);
         }
         for (uint32_t i = 0; s != &plain && i < N_REQUESTS; i++) {
+            if (!takes_part(s, &q[i])) continue;
             collect(gen[i], &got);
             if (pass && memcmp(&got, &out[i], sizeof got))
                 fail_msg("%s: request %u differs from a warm cache", s->name, i);
@@ -217,7 +238,6 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
     }
     qn_engine_stats stats;
     qn_engine_stats_get(e, &stats);
-    if (s->kv_bytes && s->rows > 2) assert_true(stats.preemptions > 0);
     if (s->rows == N_REQUESTS && !s->kv_bytes && !s->cached) assert_true(stats.cached_tokens > 0);
     for (int i = 0; s->cached && stats.kv_bytes_cached > s->cached && i < 1000; i++) {
         usleep(1000); /* the last row gives its blocks back behind its last event */
@@ -226,13 +246,15 @@ static void run(const json_t *recipe, const setting *s, const request *q, reply 
     if (s->cached) assert_true(stats.kv_bytes_cached <= s->cached);
     qn_engine_free(e);
     assert_int_equal(qn_synth_close(&l, &err), QN_OK);
+    return stats.preemptions;
 }
 
-static void compare(const char *model, const char *name, const reply *a, const reply *b)
+static void compare(const char *model, const setting *s, const request *q, const reply *a,
+                    const reply *b)
 {
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        if (memcmp(&a[i], &b[i], sizeof a[i]))
-            fail_msg("%s, %s: request %u differs from its run alone", model, name, i);
+        if (takes_part(s, &q[i]) && memcmp(&a[i], &b[i], sizeof a[i]))
+            fail_msg("%s, %s: request %u differs from its run alone", model, s->name, i);
     }
 }
 
@@ -242,15 +264,20 @@ static void all_combinations(const char *model, const json_t *recipe, const requ
     static const uint32_t rows[] = {1, 2, 3, 8, 16}, steps[] = {64, 512, 2048},
                           blocks[] = {16, 64, 256}, threads[] = {1, 2, 3};
     static reply got[N_REQUESTS];
-    for (int i = 0; i < 5 * 3 * 3 * 3 * 2; i++) {
+    enum { N = 5 * 3 * 3 * 3 * 2 };
+    uint64_t preemptions = 0;
+    for (int i = 0; i < N; i++) {
         char name[128];
         setting s = {name, rows[i % 5], steps[i / 5 % 3], blocks[i / 15 % 3], threads[i / 45 % 3],
                      (uint64_t)(i / 135), 2u * (uint32_t)(i % 8) + 1, i % 7 ? 0 : 100000};
         snprintf(name, sizeof name, "rows %u step %u block %u threads %u tight %d", s.rows, s.step,
                  s.block, s.threads, (int)s.kv_bytes);
-        run(recipe, &s, q, got);
-        compare(model, name, want, got);
+        preemptions += run(recipe, &s, q, got);
+        compare(model, &s, q, want, got);
     }
+    assert_true(preemptions > 0);
+    print_message("%s, KV %s, %s: %d combinations\n", model, kv_scheme ? kv_scheme : "off",
+                  device ? device : "the default device", N);
 }
 
 static void check_model(const char *family, const char *name)
@@ -272,10 +299,11 @@ static void check_model(const char *family, const char *name)
         run(recipe, &plain, q, want);
         for (size_t k = 0; k < sizeof settings / sizeof *settings; k++) {
             if (only_races && !shows_races(&settings[k])) continue;
-            run(recipe, &settings[k], q, got);
-            compare(family, settings[k].name, want, got);
+            uint64_t preemptions = run(recipe, &settings[k], q, got);
+            if (settings[k].kv_bytes) assert_true(preemptions > 0);
+            compare(family, &settings[k], q, want, got);
         }
-        if (getenv("QUERN_TEST_LONG")) all_combinations(family, recipe, q, want);
+        if (is_long()) all_combinations(family, recipe, q, want);
     }
     assert_true(found);
     json_decref(data);
@@ -314,11 +342,16 @@ static void test_codecs(void **state)
 {
     (void)state;
     static const struct { const char *scheme, *family, *name; uint32_t max_kv_size; } rows[] = {
-        {"8", "qwen3", "base-bf16-q4", 50},     {"4", "qwen3", "base-bf16-q4", 0},
-        {"k8v4", "qwen3_5", "base-bf16-q4", 0}, {"8", "gemma3_text", "base-bf16-q8", 0},
+        {"8", "qwen3", "base-bf16-q4", 50},      {"4", "qwen3", "base-bf16-q4", 0},
+        {"k8v4", "qwen3_5", "base-bf16-q4", 0},  {"8", "gemma3_text", "base-bf16-q8", 0},
         {"4", "gemma3_text", "base-bf16-q8", 0}, {"off", "llama", "base-bf16-q4", 120},
+        {"4", "llama", "untied-bias-bf16-q4", 0}, {"8", "qwen3_moe", "base-bf16-q4", 0},
+        /* the long form: */
+        {"8", "llama", "untied-bias-bf16-q4", 0}, {"4", "qwen3_moe", "base-bf16-q4", 0},
     };
-    for (size_t i = 0; i < (only_races ? 1 : sizeof rows / sizeof *rows); i++) {
+    enum { N_ROWS = sizeof rows / sizeof *rows, N_SHORT = N_ROWS - 2 };
+    size_t n = only_races ? 1 : is_long() ? N_ROWS : N_SHORT;
+    for (size_t i = 0; i < n; i++) {
         kv_scheme = rows[i].scheme, max_kv_size = rows[i].max_kv_size;
         check_model(rows[i].family, rows[i].name);
     }
