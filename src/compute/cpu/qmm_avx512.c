@@ -1,9 +1,9 @@
 /* qmm_avx512.c - products with quantized panels for AVX-512 VNNI.
  *
- * Up to FEW rows of activations, as decode and verification have them: codes are unpacked in
- * registers and used at once, so that the panels stream from memory. More rows: a block of a panel
- * is unpacked to bytes in scratch and used for all tiles of rows. Both give exact integer dot
- * products and share one float epilogue.
+ * A tile of up to 8 rows of activations goes over a panel at once: codes are unpacked in registers
+ * and used there, and every sum stays in a register. Unpacking again for the next tile costs less
+ * than keeping the bytes: it takes the execution units that the dot products leave idle. Blocks of
+ * inputs keep the activations of all tiles in the second cache.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -14,10 +14,10 @@
 #include "compute/cpu/unroll.h"
 
 enum {
-    FEW = 8,
-    BLOCK_MANY = 1024, /* inputs of a block when a chunk of rows is large, */
-    BLOCK_FEW = 4096,  /* and when it is small */
-    ROWS_CHUNK = 128   /* rows of activations that share a pass over the panels */
+    ROWS_CHUNK = 128,       /* rows of activations that share a pass over the panels */
+    BLOCK_ACTS = 128 << 10, /* activations of a block, 1 or 2 bytes each */
+    AHEAD = 8 << 10         /* bytes from the codes in use to those that are fetched: the processor's
+                             * own prefetcher stops at every page */
 };
 
 /* ---- unpacking ---- */
@@ -101,11 +101,12 @@ INLINE scales load_scales(const uint8_t *p, qn_scale_kind kind)
 
 /* ---- shared arithmetic ---- */
 
-INLINE __m512i quad_at(const int8_t *x)
+/* Add the products of a quad of codes and a quad of activations, which the instruction broadcasts
+ * itself. As intrinsics, compilers load and copy more than they multiply, and spill the sums. */
+INLINE void dot_quad(__m512i *acc, __m512i w, const int8_t *x)
 {
-    int32_t v;
-    memcpy(&v, x, 4);
-    return _mm512_set1_epi32(v);
+    typedef int8_t quad[4];
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*acc) : "v"(w), "m"(*(const quad *)x));
 }
 
 /* y plus one group: the formula of panel.h. acc[0] lo, acc[1] hi. */
@@ -123,11 +124,11 @@ INLINE __mmask16 panel_mask(const qn_panels *w, uint32_t p)
     return left >= QN_PANEL_ROWS ? 0xffff : (__mmask16)((1u << left) - 1u);
 }
 
-/* ---- few rows ---- */
+/* ---- a tile of rows ---- */
 
 /* Dot products of one group: acc[r][plane][set]; one row uses two sets for shorter chains. */
-INLINE void few_group(__m512i acc[FEW][2][2], const uint8_t *codes, uint32_t n, const int8_t *x,
-                      uint32_t rows, uint32_t planes, uint32_t bits, bool e2m1)
+INLINE void dot_group(__m512i acc[QN_ACT_TILE][2][2], const uint8_t *codes, uint32_t n,
+                      const int8_t *x, uint32_t rows, uint32_t planes, uint32_t bits, bool e2m1)
 {
     const uint32_t quads = step_quads(bits), sets = rows == 1 ? 2 : 1;
     UNROLLED (r, rows)
@@ -139,217 +140,124 @@ INLINE void few_group(__m512i acc[FEW][2][2], const uint8_t *codes, uint32_t n, 
         for (uint32_t j = 0; j < quads; j++, x += rows * planes * 4)
             UNROLLED (r, rows)
                 UNROLLED (pl, planes)
-                    acc[r][pl][j % sets] = _mm512_dpbusd_epi32(acc[r][pl][j % sets], v[j],
-                                                               quad_at(x + (r * planes + pl) * 4));
+                    dot_quad(&acc[r][pl][j % sets], v[j], x + (r * planes + pl) * 4);
     }
     if (sets == 1) return;
     UNROLLED (pl, planes) acc[0][pl][0] = _mm512_add_epi32(acc[0][pl][0], acc[0][pl][1]);
 }
 
-INLINE void few_panels(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *acts, uint32_t p0,
-                       uint32_t p1, uint32_t rows, uint32_t planes, uint32_t bits, bool e2m1)
+/* Some groups of a panel times one tile of activations, added to y (started at 0 when `first`). */
+typedef struct tile_job {
+    float *y;
+    uint32_t ld;
+    __mmask16 mask;
+    bool first;
+    const uint8_t *group;
+    size_t ahead; /* bytes from a group to what is fetched beside it */
+    const int8_t *x;
+    const float *pair;
+    uint32_t n_groups;
+} tile_job;
+
+INLINE void fetch(const uint8_t *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64) _mm_prefetch((const char *)(p + i), _MM_HINT_T1);
+}
+
+INLINE void tile_rows(const tile_job *job, const qn_panels *w, uint32_t rows, uint32_t planes,
+                      uint32_t bits, bool e2m1)
 {
     const uint32_t n = w->spec.group_size;
-    const uint8_t *group = w->data + p0 * w->panel_bytes;
-    for (uint32_t p = p0; p < p1; p++) {
-        const int8_t *x = acts->xq;
-        const float *pair = acts->ax;
-        __m512 sum[FEW];
-        UNROLLED (r, rows) sum[r] = _mm512_setzero_ps();
-        for (uint32_t g = 0; g < w->n_groups; g++) {
-            __m512i acc[FEW][2][2];
-            few_group(acc, group, n, x, rows, planes, bits, e2m1);
-            scales sb = load_scales(group + w->code_bytes, w->scale);
-            UNROLLED (r, rows) {
-                __m512i dots[2] = {acc[r][0][0],
-                                   planes == 2 ? acc[r][1][0] : _mm512_setzero_si512()};
-                sum[r] = add_group(sum[r], dots, planes, sb, pair + 2 * r);
-            }
-            x += (size_t)n * rows * planes;
-            pair += rows * 2;
-            group += w->group_bytes;
+    const size_t ld = job->ld;
+    const uint8_t *group = job->group;
+    const int8_t *x = job->x;
+    const float *pair = job->pair;
+    __m512 sum[QN_ACT_TILE];
+    UNROLLED (r, rows)
+        sum[r] = job->first ? _mm512_setzero_ps()
+                            : _mm512_maskz_loadu_ps(job->mask, job->y + r * ld);
+    for (uint32_t g = 0; g < job->n_groups; g++, group += w->group_bytes) {
+        __m512i acc[QN_ACT_TILE][2][2];
+        /* One row uses up codes as fast as memory brings them: nothing comes early. */
+        if (rows > 1) fetch(group + job->ahead, w->group_bytes);
+        dot_group(acc, group, n, x, rows, planes, bits, e2m1);
+        const scales sb = load_scales(group + w->code_bytes, w->scale);
+        UNROLLED (r, rows) {
+            __m512i dots[2] = {acc[r][0][0], planes == 2 ? acc[r][1][0] : _mm512_setzero_si512()};
+            sum[r] = add_group(sum[r], dots, planes, sb, pair + 2 * r);
         }
-        UNROLLED (r, rows)
-            _mm512_mask_storeu_ps(y + (size_t)r * ld + p * QN_PANEL_ROWS, panel_mask(w, p), sum[r]);
+        x += (size_t)n * rows * planes;
+        pair += rows * 2;
     }
+    UNROLLED (r, rows) _mm512_mask_storeu_ps(job->y + r * ld, job->mask, sum[r]);
 }
 
 /* One function per code width, number of rows and number of planes. */
-#define FEW_ARGS \
-    float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0, uint32_t p1
-#define FEW_BODY(name, bits, e2m1, rows, planes)                   \
-    static void few_##name##_##rows##x##planes(FEW_ARGS)           \
-    {                                                              \
-        few_panels(y, ld, w, x, p0, p1, rows, planes, bits, e2m1); \
+typedef void (*tile_fn)(const tile_job *, const qn_panels *);
+#define TILE_BODY(name, bits, e2m1, rows, planes)                                       \
+    static void tile_##name##_##rows##x##planes(const tile_job *job, const qn_panels *w) \
+    {                                                                                   \
+        tile_rows(job, w, rows, planes, bits, e2m1);                                    \
     }
-#define FEW_ROWS(name, bits, e2m1, rows) \
-    FEW_BODY(name, bits, e2m1, rows, 1)  \
-    FEW_BODY(name, bits, e2m1, rows, 2)
-#define FEW_PAIR(name, rows) {few_##name##_##rows##x1, few_##name##_##rows##x2}
-#define FEW_BODIES(name, bits, e2m1)                                       \
-    FEW_ROWS(name, bits, e2m1, 1)                                          \
-    FEW_ROWS(name, bits, e2m1, 2)                                          \
-    FEW_ROWS(name, bits, e2m1, 3)                                          \
-    FEW_ROWS(name, bits, e2m1, 4)                                          \
-    FEW_ROWS(name, bits, e2m1, 5)                                          \
-    FEW_ROWS(name, bits, e2m1, 6)                                          \
-    FEW_ROWS(name, bits, e2m1, 7)                                          \
-    FEW_ROWS(name, bits, e2m1, 8)                                          \
-    static void (*const few_##name[FEW][2])(FEW_ARGS) = {                  \
-        FEW_PAIR(name, 1), FEW_PAIR(name, 2), FEW_PAIR(name, 3),           \
-        FEW_PAIR(name, 4), FEW_PAIR(name, 5), FEW_PAIR(name, 6),           \
-        FEW_PAIR(name, 7), FEW_PAIR(name, 8),                              \
+#define TILE_ROWS(name, bits, e2m1, rows) \
+    TILE_BODY(name, bits, e2m1, rows, 1)  \
+    TILE_BODY(name, bits, e2m1, rows, 2)
+#define TILE_PAIR(name, rows) {tile_##name##_##rows##x1, tile_##name##_##rows##x2}
+#define TILE_BODIES(name, bits, e2m1)                              \
+    TILE_ROWS(name, bits, e2m1, 1)                                 \
+    TILE_ROWS(name, bits, e2m1, 2)                                 \
+    TILE_ROWS(name, bits, e2m1, 3)                                 \
+    TILE_ROWS(name, bits, e2m1, 4)                                 \
+    TILE_ROWS(name, bits, e2m1, 5)                                 \
+    TILE_ROWS(name, bits, e2m1, 6)                                 \
+    TILE_ROWS(name, bits, e2m1, 7)                                 \
+    TILE_ROWS(name, bits, e2m1, 8)                                 \
+    static const tile_fn tiles_##name[QN_ACT_TILE][2] = {          \
+        TILE_PAIR(name, 1), TILE_PAIR(name, 2), TILE_PAIR(name, 3), \
+        TILE_PAIR(name, 4), TILE_PAIR(name, 5), TILE_PAIR(name, 6), \
+        TILE_PAIR(name, 7), TILE_PAIR(name, 8),                    \
     };
-_Static_assert(FEW == 8, "one body per number of rows");
-FEW_BODIES(2, 2, false)
-FEW_BODIES(3, 3, false)
-FEW_BODIES(4, 4, false)
-FEW_BODIES(5, 5, false)
-FEW_BODIES(6, 6, false)
-FEW_BODIES(8, 8, false)
-FEW_BODIES(e2m1, 4, true)
-
-static void few(FEW_ARGS)
-{
-    const uint32_t r = x->n_rows - 1, pl = x->n_planes - 1;
-    if (w->spec.mode != QN_Q_AFFINE) {
-        few_e2m1[r][pl](y, ld, w, x, p0, p1);
-        return;
-    }
-    switch (w->spec.bits) {
-    case 2: few_2[r][pl](y, ld, w, x, p0, p1); return;
-    case 3: few_3[r][pl](y, ld, w, x, p0, p1); return;
-    case 4: few_4[r][pl](y, ld, w, x, p0, p1); return;
-    case 5: few_5[r][pl](y, ld, w, x, p0, p1); return;
-    case 6: few_6[r][pl](y, ld, w, x, p0, p1); return;
-    case 8: few_8[r][pl](y, ld, w, x, p0, p1); return;
-    default: QN_UNREACHABLE();
-    }
-}
-
-/* ---- many rows ---- */
-
-/* Groups of a panel as bytes: quads [n_groups * group_size / 4] vectors, scale pairs [n_groups]. */
-typedef struct block {
-    uint32_t n_groups;
-    __m512i *quads;
-    scales *scales;
-} block;
-
-INLINE void unpack_groups(const block *b, const uint8_t *group, const qn_panels *w, uint32_t bits,
-                          bool e2m1)
-{
-    const uint32_t n = w->spec.group_size, quads = step_quads(bits);
-    __m512i *dst = b->quads;
-    for (uint32_t g = 0; g < b->n_groups; g++, group += w->group_bytes) {
-        for (uint32_t i = 0; i < n / (4 * quads); i++, dst += quads) {
-            __m512i v[8];
-            unpack_step(v, group, n, i, bits, e2m1);
-            UNROLLED (j, quads) dst[j] = v[j];
-        }
-        b->scales[g] = load_scales(group + w->code_bytes, w->scale);
-    }
-}
-
-static void unpack_block(const block *b, const uint8_t *group, const qn_panels *w)
-{
-    if (w->spec.mode != QN_Q_AFFINE) {
-        unpack_groups(b, group, w, 4, true);
-        return;
-    }
-    switch (w->spec.bits) {
-    case 2: unpack_groups(b, group, w, 2, false); return;
-    case 3: unpack_groups(b, group, w, 3, false); return;
-    case 4: unpack_groups(b, group, w, 4, false); return;
-    case 5: unpack_groups(b, group, w, 5, false); return;
-    case 6: unpack_groups(b, group, w, 6, false); return;
-    case 8: unpack_groups(b, group, w, 8, false); return;
-    default: QN_UNREACHABLE();
-    }
-}
-
-/* A tile of rows times a block, added to y (started at 0 when `first`). x, pair: the tile's data of
- * the block's first group. */
-INLINE void tile_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size,
-                      const int8_t *x, const float *pair, bool first, uint32_t rows,
-                      uint32_t planes)
-{
-    __m512 sum[QN_ACT_TILE];
-    UNROLLED (r, rows)
-        sum[r] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, y + (size_t)r * ld);
-    const __m512i *w = b->quads;
-    for (uint32_t g = 0; g < b->n_groups; g++) {
-        __m512i acc[QN_ACT_TILE][2];
-        UNROLLED (r, rows) acc[r][0] = acc[r][1] = _mm512_setzero_si512();
-        for (uint32_t j = 0; j < group_size / 4; j++, w++, x += rows * planes * 4) {
-            const __m512i v = *w;
-            UNROLLED (r, rows)
-                UNROLLED (pl, planes)
-                    acc[r][pl] =
-                        _mm512_dpbusd_epi32(acc[r][pl], v, quad_at(x + (r * planes + pl) * 4));
-        }
-        const scales sb = b->scales[g];
-        UNROLLED (r, rows) sum[r] = add_group(sum[r], acc[r], planes, sb, pair + 2 * r);
-        pair += rows * 2;
-    }
-    UNROLLED (r, rows) _mm512_mask_storeu_ps(y + (size_t)r * ld, mask, sum[r]);
-}
-
-#define TILE_ARGS                                                                                \
-    float *y, uint32_t ld, __mmask16 mask, const block *b, uint32_t group_size, const int8_t *x, \
-        const float *pair, bool first
-#define TILE_BODY(rows, planes)                                              \
-    static void tile_##rows##x##planes(TILE_ARGS)                            \
-    {                                                                        \
-        tile_rows(y, ld, mask, b, group_size, x, pair, first, rows, planes); \
-    }
-#define TILE_BODIES(rows) TILE_BODY(rows, 1) TILE_BODY(rows, 2)
-TILE_BODIES(1)
-TILE_BODIES(2)
-TILE_BODIES(3)
-TILE_BODIES(4)
-TILE_BODIES(5)
-TILE_BODIES(6)
-TILE_BODIES(7)
-TILE_BODIES(8)
 _Static_assert(QN_ACT_TILE == 8, "one body per number of rows in a tile");
+TILE_BODIES(2, 2, false)
+TILE_BODIES(3, 3, false)
+TILE_BODIES(4, 4, false)
+TILE_BODIES(5, 5, false)
+TILE_BODIES(6, 6, false)
+TILE_BODIES(8, 8, false)
+TILE_BODIES(e2m1, 4, true)
 
-static void (*const tiles[2][QN_ACT_TILE])(TILE_ARGS) = {
-    {tile_1x1, tile_2x1, tile_3x1, tile_4x1, tile_5x1, tile_6x1, tile_7x1, tile_8x1},
-    {tile_1x2, tile_2x2, tile_3x2, tile_4x2, tile_5x2, tile_6x2, tile_7x2, tile_8x2},
-};
-
-/* Groups [g0, g0 + b->n_groups) of a panel times the rows [t0, t1). */
-static void block_rows(float *y, uint32_t ld, __mmask16 mask, const block *b, const qn_qacts *x,
-                       uint32_t g0, uint32_t t0, uint32_t t1)
+static tile_fn pick_tile(const qn_panels *w, uint32_t rows, uint32_t planes)
 {
-    for (uint32_t t = t0; t < t1; t += QN_ACT_TILE) {
-        uint32_t rows = qn_qacts_tile_rows(x, t);
-        const int8_t *quads = qn_qacts_quad(x, t, g0 * x->group_size / 4);
-        tiles[x->n_planes - 1][rows - 1](y + (size_t)t * ld, ld, mask, b, x->group_size, quads,
-                                         qn_qacts_pair(x, t, g0), g0 == 0);
+    const uint32_t r = rows - 1, pl = planes - 1;
+    if (w->spec.mode != QN_Q_AFFINE) return tiles_e2m1[r][pl];
+    switch (w->spec.bits) {
+    case 2: return tiles_2[r][pl];
+    case 3: return tiles_3[r][pl];
+    case 4: return tiles_4[r][pl];
+    case 5: return tiles_5[r][pl];
+    case 6: return tiles_6[r][pl];
+    case 8: return tiles_8[r][pl];
+    default: QN_UNREACHABLE();
     }
 }
 
-/* Inputs of a block, at most, and the scratch that it takes. */
-_Static_assert(BLOCK_FEW * 16 + BLOCK_FEW / 16 * sizeof(scales) <= QN_MM_SCRATCH, "scratch fits");
+/* ---- all rows ---- */
 
-static void many(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p0,
-                 uint32_t p1, void *scratch)
+/* Groups [g0, g0 + n_groups) of panel p times the rows [t0, t1). */
+static void panel_rows(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, uint32_t p,
+                       uint32_t g0, uint32_t n_groups, uint32_t t0, uint32_t t1)
 {
-    for (uint32_t t0 = 0; t0 < x->n_rows; t0 += ROWS_CHUNK) {
-        const uint32_t t1 = x->n_rows - t0 < ROWS_CHUNK ? x->n_rows : t0 + ROWS_CHUNK;
-        const uint32_t inputs = t1 - t0 <= 4 * QN_ACT_TILE ? BLOCK_FEW : BLOCK_MANY;
-        const uint32_t per_block = inputs / w->spec.group_size;
-        for (uint32_t g0 = 0; g0 < w->n_groups; g0 += per_block) {
-            const uint32_t left = w->n_groups - g0;
-            block b = {.n_groups = left < per_block ? left : per_block, .quads = scratch};
-            b.scales = (scales *)(b.quads + (size_t)b.n_groups * w->spec.group_size / 4);
-            for (uint32_t p = p0; p < p1; p++) {
-                unpack_block(&b, w->data + p * w->panel_bytes + g0 * w->group_bytes, w);
-                block_rows(y + p * QN_PANEL_ROWS, ld, panel_mask(w, p), &b, x, g0, t0, t1);
-            }
-        }
+    tile_job job = {.ld = ld,
+                    .mask = panel_mask(w, p),
+                    .first = g0 == 0,
+                    .group = w->data + p * w->panel_bytes + g0 * w->group_bytes,
+                    .n_groups = n_groups};
+    for (uint32_t t = t0; t < t1; t += QN_ACT_TILE) {
+        job.y = y + (size_t)t * ld + p * QN_PANEL_ROWS;
+        job.x = qn_qacts_quad(x, t, g0 * x->group_size / 4);
+        job.pair = qn_qacts_pair(x, t, g0);
+        job.ahead = t > t0 ? 0 : n_groups == w->n_groups ? AHEAD : w->panel_bytes;
+        pick_tile(w, qn_qacts_tile_rows(x, t), x->n_planes)(&job, w);
     }
 }
 
@@ -357,6 +265,13 @@ void qn_qmm_avx512(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x,
                    uint32_t p1, void *scratch)
 {
     assert(w->kind == QN_PANEL_CODES && x->group_size == w->spec.group_size && x->n_in == w->n_in);
-    if (x->n_rows <= FEW) few(y, ld, w, x, p0, p1);
-    else many(y, ld, w, x, p0, p1, scratch);
+    (void)scratch;
+    for (uint32_t t0 = 0; t0 < x->n_rows; t0 += ROWS_CHUNK) {
+        const uint32_t t1 = x->n_rows - t0 < ROWS_CHUNK ? x->n_rows : t0 + ROWS_CHUNK;
+        const uint32_t per_block = BLOCK_ACTS / (t1 - t0) / w->spec.group_size;
+        for (uint32_t g0 = 0; g0 < w->n_groups; g0 += per_block) {
+            const uint32_t left = w->n_groups - g0, n = left < per_block ? left : per_block;
+            for (uint32_t p = p0; p < p1; p++) panel_rows(y, ld, w, x, p, g0, n, t0, t1);
+        }
+    }
 }
