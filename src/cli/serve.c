@@ -17,6 +17,8 @@
 #include "core/rt.h"
 #include "serve/server.h"
 
+#define STRICT "strict" /* --kv-budget */
+
 enum { KEY_FILE_MAX = 1 << 16, MAX_KEYS = 64, DEFAULT_SHUTDOWN_MS = 120000, MAX_WAITING = 64 };
 
 typedef struct keys {
@@ -186,11 +188,13 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
     if (qn_server_check_address(&so, &err)) return qn_fail(&err);
     qn_engine_opts limits = {.max_rows = (uint32_t)qn_arg_int(args, "batch"),
                              .max_queue = MAX_WAITING,
-                             .kv_bytes = qn_arg_bytes(args, "kv-budget"),
+                             .strict_kv = !strcmp(qn_arg_str(args, "kv-budget"), STRICT),
                              .memory_bytes = qn_arg_bytes(args, "memory-budget"),
                              .sink_timeout_ms = 60000,
                              .prefix_bytes = qn_arg_bytes(args, "prompt-cache")};
     limits.no_prefix_cache = limits.prefix_bytes == 0;
+    if (!limits.strict_kv)
+        qn_size_parse(qn_arg_str(args, "kv-budget"), QN_SIZE_GB, &limits.kv_bytes);
     if (qn_session_open(&s, args, qn_arg_pos(args, 0), NULL, &limits, &err)) {
         int status = qn_fail(&err);
         return qn_stop_asked() ? QN_EXIT_OK : status;
@@ -225,6 +229,14 @@ static int run_serve(const qn_args *args)
     json_decref(template_args);
     free(k.file);
     return status;
+}
+
+/* GB, or the word for admission by full length. */
+static qn_code check_kv_budget(const char *text, qn_err *err)
+{
+    uint64_t bytes;
+    if (!strcmp(text, STRICT) || qn_size_parse(text, QN_SIZE_GB, &bytes)) return QN_OK;
+    return qn_err_set(err, QN_INVALID, "--kv-budget: bad size: %s (right would be 1.5GB, or %s)", text, STRICT);
 }
 
 static const qn_opt http_opts[] = {
@@ -375,13 +387,12 @@ static const qn_opt request_opts[] = {
      .help = "memory for the whole process: weights, KV cache, a step's work, requests, the program. "
              "0: half of what is free for the KV cache"},
     {.name = "kv-budget",
-     .kind = QN_OPT_SIZE,
-     .size_rule = QN_SIZE_GB,
-     .min = 0,
-     .max = 1e15,
+     .kind = QN_OPT_STR,
+     .check = check_kv_budget,
      .dflt = "0",
      .arg = "GB",
-     .help = "memory for the KV cache of running requests; more requests wait. 0: no own limit"},
+     .help = "memory for the KV cache of running requests; more requests wait. 0: no own limit; "
+             "strict: none, and a request waits until it fits at its full length"},
     {0},
 };
 

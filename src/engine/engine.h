@@ -34,6 +34,9 @@ typedef struct qn_engine_opts {
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
     uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
     uint64_t memory_bytes;  /* for all that qn_memory_terms counts; 0: no limit */
+    bool strict_kv;         /* a row starts only when it and the running ones fit at full length, so
+                               that none needs to be preempted. Else only its own size counts, and of
+                               its reply 4096 tokens */
     uint32_t max_positions; /* longest prompt + reply; 0: the model's own */
     uint32_t prefill_rows;  /* most prompts that share a step; 0: 8 */
     uint32_t sink_timeout_ms; /* a row whose reader leaves its ring full for so long is cancelled;

@@ -11,8 +11,37 @@
 
 enum { GROWTH_RESERVE = 4096 }; /* tokens that admission keeps free for a row's reply */
 
+/* Blocks of group k that the running rows will still take, at full length. One block of a row may have
+ * to be copied, because the prefix tree has it too. */
+static uint64_t still_to_come(const qn_engine *e, uint32_t k)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < e->n_rows; i++) {
+        const qn_gen *g = e->rows[i];
+        uint32_t need = 1 + qn_blocks_need(e->blocks, k, g->n_prompt + g->max_tokens,
+                                           e->o.step_tokens);
+        if (need > g->table.n[k]) n += need - g->table.n[k];
+    }
+    return n;
+}
+
+/* As fits, with every row's whole length, and no block counted as shared. Counted as free are blocks of a
+ * window that checkpoints of running rows keep: a model that has both may still preempt. */
+static bool fits_strictly(const qn_engine *e, const qn_gen *g)
+{
+    for (uint32_t k = 0; k < e->kv.n_groups; k++) {
+        uint64_t need = 1u + qn_blocks_need(e->blocks, k, g->n_prompt + g->max_tokens,
+                                            e->o.step_tokens);
+        if (need + still_to_come(e, k) >
+            qn_blocks_available(e->blocks, k) + qn_blocks_cached(e->blocks, k))
+            return false;
+    }
+    return true;
+}
+
 static bool fits(const qn_engine *e, const qn_gen *g)
 {
+    if (e->o.strict_kv) return fits_strictly(e, g);
     uint32_t reply = g->max_tokens - g->n_generated;
     if (reply > GROWTH_RESERVE) reply = GROWTH_RESERVE;
     uint32_t shared[QN_MAX_KV_GROUPS] = {0};

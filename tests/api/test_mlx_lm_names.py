@@ -95,6 +95,14 @@ def test_budgets(start):
     assert done.returncode == 1 and "memory budget of 0.050 GB" in done.stderr.decode()
 
 
+def test_strict_budget(start):
+    server = start("--kv-budget", "strict", "--memory-budget", "0.2")
+    reply = httpx.post(server.url + "/v1/completions", json={"prompt": "One two three", "max_tokens": 4})
+    assert reply.status_code == 200
+    done = subprocess.run([QUERN_BIN, "serve", QUERN_MODEL, "--kv-budget", "strickt"], capture_output=True, check=False)
+    assert done.returncode == 2 and "strickt (right would be 1.5GB, or strict)" in done.stderr.decode()
+
+
 def test_chat_template(start):
     server = start("--chat-template", "{% for m in messages %}<{{ m.content }}>{% endfor %}")
     body = {"messages": [{"role": "user", "content": "hi"}]}

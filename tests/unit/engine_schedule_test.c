@@ -539,12 +539,13 @@ static void test_prefix_off(void **state)
     stop(e, m);
 }
 
-/* Two rows fit as long as they are short: both are admitted, one gives its blocks back and is computed again. */
-static void test_preemption(void **state)
+/* Two rows fit as long as they are short: both are admitted, one gives its blocks back and is computed again;
+ * or, strictly, the second one waits. */
+static void preemption(bool strict)
 {
-    (void)state;
     qn_model *m = qn_fake_model(&(qn_fake_opts){.step_us = 300, .max_positions = 256});
-    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .max_rows = 2, .kv_bytes = 22 * 16 * 4});
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .max_rows = 2, .strict_kv = strict,
+                                              .kv_bytes = 22 * 16 * 4});
     static request q[4];
     for (uint32_t i = 0; i < 4; i++) {
         make(&q[i], 100, 110);
@@ -558,9 +559,16 @@ static void test_preemption(void **state)
     }
     qn_engine_stats stats;
     qn_engine_stats_get(e, &stats);
-    assert_true(stats.preemptions > 0);
+    assert_int_equal(stats.preemptions > 0, !strict);
     wait_idle(e);
     stop(e, m);
+}
+
+static void test_preemption(void **state)
+{
+    (void)state;
+    preemption(false);
+    preemption(true);
 }
 
 static void free_early(qn_engine *e, request *q)
@@ -570,7 +578,8 @@ static void free_early(qn_engine *e, request *q)
     qn_gen_free(q->gen);
 }
 
-/* Random traffic through pools so small that rows are preempted all the time. */
+/* Random traffic through pools so small that rows are preempted all the time; every fourth engine
+ * admits strictly. */
 static void trace(uint32_t seed, uint32_t window, bool recurrent)
 {
     enum { N = 24 };
@@ -584,7 +593,8 @@ static void trace(uint32_t seed, uint32_t window, bool recurrent)
                         .prefix_bytes = rng(3) ? 0 : 1 + rng(4000),
                         .max_checkpoints = 1 + rng(8),
                         .checkpoint_tokens = 1 + rng(100),
-                        .checkpoint_min = 1 + rng(200)};
+                        .checkpoint_min = 1 + rng(200),
+                        .strict_kv = seed % 4 == 0};
     qn_engine *e = start(m, &o);
     static request q[N];
     for (int i = 0; i < N; i++) {
@@ -608,6 +618,8 @@ static void trace(uint32_t seed, uint32_t window, bool recurrent)
     }
     wait_idle(e);
     assert_true(qn_fake_largest(m) <= e->o.step_tokens);
+    /* What checkpoints keep of a window is not counted (schedule.c). */
+    if (o.strict_kv && !(window && recurrent)) assert_int_equal(e->preemptions, 0);
     stop(e, m);
 }
 
