@@ -48,6 +48,8 @@ typedef struct quern_open_options {
     int l1; /* the tokens of mlx-lm on MLX's CPU backend, bit for bit, for comparisons. That reference
              * sums in bfloat16: replies are worse than the default's, and slower. A seed acts as one
              * that is set right before the generation. */
+    uint32_t max_kv_size;   /* most tokens of a text that are kept and attended to: the first 4 and the
+                             * last ones; 0: all, else at least 5 */
 } quern_open_options;
 
 /* What a generation asks for. Zero means the default: greedy, 256 tokens. */

@@ -176,21 +176,21 @@ static qn_code take_codec(const qn_kv_scheme *s, uint32_t layer, qn_kv_codec fil
 }
 
 /* A file without quantized layers may be gone on from with any scheme. */
-/* Limit every layer to max_size positions, the first `keep` ones among them. */
+/* Limit the layers that attend to everything to max_size positions, the first `keep` ones among them. */
 static qn_code limit(qn_kv_spec *kv, uint32_t max_size, uint32_t keep, qn_err *err)
 {
-    if (max_size <= keep || keep > QN_KV_SPLIT)
-        return qn_err_set(err, QN_INVALID,
-                          "a KV cache of at most %u positions that keeps the first %u: must be more "
-                          "than it keeps, and it keeps %d at most", max_size, keep, QN_KV_SPLIT);
-    for (uint32_t i = 0; i < kv->n_layers; i++) {
-        if (kv->layers[i].n_kv_heads && kv->groups[kv->layers[i].group].rule == QN_KV_FULL) continue;
+    if (keep > QN_KV_SPLIT)
         return qn_err_set(err, QN_UNSUPPORTED,
-                          "not supported yet: a most KV size for models with windows or recurrent "
-                          "layers (layer %u); mlx_lm gives them their own caches whatever it is told", i);
+                          "a KV cache that keeps the first %u positions; at most %d are supported",
+                          keep, QN_KV_SPLIT);
+    if (max_size <= keep)
+        return qn_err_set(err, QN_INVALID,
+                          "a KV cache of at most %u positions: must be %u or more, since the first %u "
+                          "stay", max_size, keep + 1, keep);
+    for (uint32_t g = 0; g < kv->n_groups; g++) {
+        if (kv->groups[g].rule == QN_KV_FULL)
+            kv->groups[g] = (qn_kv_group){QN_KV_SLIDING, max_size - keep, keep};
     }
-    for (uint32_t g = 0; g < kv->n_groups; g++)
-        kv->groups[g] = (qn_kv_group){QN_KV_SLIDING, max_size - keep, keep};
     return QN_OK;
 }
 

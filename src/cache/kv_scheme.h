@@ -26,8 +26,8 @@ typedef struct qn_kv_scheme {
     bool config_required;    /* an error when there is none; else nothing is quantized */
     uint32_t k_bits, v_bits; /* 8 or 4 for every layer; 0: the model's float type */
     uint32_t group;          /* 32, 64 or 128; 0: QN_KV_GROUP, or the cache file's */
-    uint32_t max_size;       /* most positions that a layer keeps, QN_KV_KEEP of them the first ones;
-                              * 0: all, or what the cache file says */
+    uint32_t max_size;       /* most positions of layers without a window, QN_KV_KEEP of them the first
+                              * ones; 0: all, or what the cache file says */
     uint32_t start;          /* qn_kv_spec.quantized_start */
     const char *cache_file;  /* mlx-lm's file that a sequence will start from: if it is quantized, its
                               * codecs are taken and must be those asked for; NULL: none. Borrowed */
@@ -38,11 +38,11 @@ typedef struct qn_kv_scheme {
  * (turbo). */
 qn_code qn_kv_scheme_parse(qn_kv_scheme *s, const char *text, qn_err *err);
 
-/* Set the codecs of a spec's layers, and with max_size their group's window; `dir` is the model's
- * folder. Errors: QN_NOT_FOUND (no kv_config.json, if required), those of qn_kv_config_apply,
- * qn_mlx_cache_codecs and qn_mlx_cache_limit, QN_UNSUPPORTED (a head that is not whole groups: names
- * layer, size and group; max_size with a layer that does not attend to everything), QN_INVALID (the
- * cache file has other codecs, or another limit, than were asked for: names both). */
+/* Set the codecs of a spec's layers, and with max_size the window of those that have none; `dir` is
+ * the model's folder. Errors: QN_NOT_FOUND (no kv_config.json, if required), those of
+ * qn_kv_config_apply, qn_mlx_cache_codecs and qn_mlx_cache_limit, QN_UNSUPPORTED (a head that is not
+ * whole groups: names layer, size and group), QN_INVALID (the cache file has other codecs, or another
+ * limit, than were asked for: names both). */
 qn_code qn_kv_scheme_apply(const qn_kv_scheme *s, const char *dir, qn_kv_spec *kv, qn_err *err);
 
 /* Set codecs by the text of a kv_config.json. Errors: QN_FORMAT (names entry and field),

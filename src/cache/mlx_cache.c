@@ -153,13 +153,14 @@ static qn_code read_codec(const reader *r, uint32_t layer, qn_kv_codec *out, qn_
     return QN_OK;
 }
 
-/* Copy positions [0, n) of one part of quantized heads [1, H, S, row] into [n, H, row]. */
-static void read_codes(void *dst, const qn_stored *t, uint32_t n, size_t row)
+/* Copy positions of one part of quantized heads [1, H, S, row] into the image's [n, H, row]. */
+static void read_codes(void *dst, const qn_stored *t, const qn_image_layer *x, size_t row)
 {
     size_t heads = t->dims[1], stored = t->dims[2];
-    for (size_t p = 0; p < n; p++) {
+    for (uint32_t p = 0; p < x->n; p++) {
+        size_t pos = qn_image_position(x, p);
         for (size_t h = 0; h < heads; h++)
-            memcpy((char *)dst + (p * heads + h) * row, (const char *)t->data + (h * stored + p) * row,
+            memcpy((char *)dst + (p * heads + h) * row, (const char *)t->data + (h * stored + pos) * row,
                    row);
     }
 }
@@ -179,7 +180,7 @@ static qn_code read_coded_heads(const reader *r, uint32_t layer, uint32_t part, 
         if (rc) return rc;
         *n_stored = dims[2];
         qn_check(r->img->n_tokens <= dims[2]); /* read_length made sure */
-        read_codes(dst[i], t, r->img->n_tokens,
+        read_codes(dst[i], t, &r->img->layers[layer],
                    i ? qn_kv_scale_bytes(c, d) : qn_kv_code_words(c, d) * sizeof(uint32_t));
     }
     return QN_OK;
@@ -198,7 +199,7 @@ static qn_code read_quantized(reader *r, uint32_t layer, qn_err *err)
     uint64_t n = 0;
     qn_code rc = read_codec(r, layer, &c, err);
     if (rc) return rc;
-    if (!same_codec(c, l->k_codec) || !same_codec(c, l->v_codec) || x->n != r->img->n_tokens)
+    if (!same_codec(c, l->k_codec) || !same_codec(c, l->v_codec))
         return qn_err_set(err, QN_INVALID,
                           "cache file: layer %u is quantized to %u bits in groups of %u, this KV "
                           "cache is not", layer, qn_kv_form_bits(c.form), c.group);
@@ -294,8 +295,9 @@ static qn_code read_length(const reader *r, uint32_t layer, cache_kind kind, uin
     if (kind == KV_CACHE && r->old) *n = (uint32_t)dims[2];
     else if ((rc = read_number(r, layer, 2, coded ? 0 : 2, n, err))) return rc;
     const qn_kv_group *g = &r->spec->groups[r->spec->layers[layer].group];
-    uint64_t seen = (uint64_t)g->keep + g->window;
-    uint64_t need = g->rule == QN_KV_SLIDING && *n > seen ? seen : *n;
+    uint64_t seen = (uint64_t)g->keep + g->window, need = *n;
+    /* Only a rotating cache may have let go of some. */
+    if (kind == ROTATING_CACHE && g->rule == QN_KV_SLIDING && need > seen) need = seen;
     if (need <= dims[2]) return QN_OK;
     return qn_err_set(err, QN_INVALID, "cache file: layer %u holds %llu positions, %llu are needed",
                       layer, (unsigned long long)dims[2], (unsigned long long)need);
@@ -351,19 +353,21 @@ qn_code qn_mlx_cache_read_limit(const qn_shard *file, const qn_kv_spec *spec, ui
                                 uint32_t *keep, qn_err *err)
 {
     reader r = reader_of(file, spec);
+    bool any = false;
     *max_size = *keep = 0;
     for (uint32_t i = 0; i < spec->n_layers; i++) {
+        const qn_kv_layer *l = &spec->layers[i];
+        if (!l->n_kv_heads || spec->groups[l->group].rule == QN_KV_SLIDING) continue;
         cache_kind kind = KV_CACHE;
         uint32_t n = 0, n_kept = 0;
         qn_code rc = read_kind(&r, i, &kind, err);
-        bool windowed = spec->groups[spec->layers[i].group].rule == QN_KV_SLIDING;
-        if (!rc && kind == ROTATING_CACHE && !windowed) rc = read_limit(&r, i, &n, &n_kept, err);
+        if (!rc && kind == ROTATING_CACHE) rc = read_limit(&r, i, &n, &n_kept, err);
         if (rc) return rc;
-        if (i && (n != *max_size || n_kept != *keep))
+        if (any && (n != *max_size || n_kept != *keep))
             return qn_err_set(err, QN_UNSUPPORTED,
                               "not supported yet: cache files whose layers are limited differently "
                               "(layer %u to %u positions, others to %u)", i, n, *max_size);
-        *max_size = n, *keep = n_kept;
+        *max_size = n, *keep = n_kept, any = true;
     }
     return QN_OK;
 }

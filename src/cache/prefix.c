@@ -509,13 +509,19 @@ uint32_t qn_prefix_take(qn_prefix *p, uint64_t space, const uint32_t *tokens, ui
 
 /* The row has computed what node n holds already: it goes on with the tree's blocks, which have the
  * same content, and gives its own back. Else both would be in memory as long as the row stands below
- * the node, and a row that the pool has just enough room for would never end. */
+ * the node, and a row that the pool has just enough room for would never end. What the node has lost
+ * since, as a block of a window, it gets back. */
 static void take_blocks(qn_prefix *p, uint32_t n, qn_table *t, const qn_prefix_place *at)
 {
     for (uint32_t g = 0; g < p->n_groups; g++) {
         uint32_t id = p->nodes[n].ids[g];
         uint32_t *own = entry_of(p, t, g, at->n_blocks);
-        if (id == NO_BLOCK || !own || *own == id) continue;
+        if (!own || *own == id) continue;
+        if (id == NO_BLOCK) {
+            p->nodes[n].ids[g] = *own;
+            qn_blocks_ref(p->blocks, g, *own, true);
+            continue;
+        }
         qn_blocks_ref(p->blocks, g, id, false);
         qn_blocks_unref(p->blocks, g, *own, false);
         *own = id;
@@ -590,6 +596,17 @@ void qn_prefix_leave(qn_prefix *p, qn_prefix_place *at)
 
 /* ---- room ---- */
 
+/* Remove a node of which nothing is left, and those above it. */
+static void remove_hollow(qn_prefix *p, uint32_t n)
+{
+    for (uint32_t up; n && !p->nodes[n].n_children && !p->nodes[n].n_locks; n = up) {
+        up = p->nodes[n].parent;
+        for (uint32_t g = 0; g < p->n_groups; g++)
+            if (p->nodes[n].ids[g] != NO_BLOCK) return;
+        remove_node(p, n);
+    }
+}
+
 /* Free the block of a sliding group that is least likely to be needed: of the least recently used
  * path, the oldest position, the head that is always needed last. Returns false if there is none. */
 static bool drop_window_block(qn_prefix *p, uint32_t group)
@@ -607,6 +624,7 @@ static bool drop_window_block(qn_prefix *p, uint32_t group)
     if (!best) return false;
     qn_blocks_unref(p->blocks, group, p->nodes[best].ids[group], true);
     p->nodes[best].ids[group] = NO_BLOCK;
+    remove_hollow(p, best);
     return true;
 }
 

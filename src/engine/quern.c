@@ -50,7 +50,8 @@ quern_model *quern_open(const char *folder, const quern_open_options *o, char *e
     quern_model *m = calloc(1, sizeof *m);
     qn_loaded_opts lo = {.device = {.name = o->l1 ? "ref" : o->device,
                                         .n_threads = o->n_threads},
-                         .no_panel_cache = o->no_panel_cache != 0};
+                         .no_panel_cache = o->no_panel_cache != 0,
+                         .kv = {.max_size = o->max_kv_size}};
     qn_engine_opts eo = {.max_rows = o->max_rows, .max_positions = o->max_positions};
     if (!m) qn_err_set(&e, QN_NOMEM, "out of memory");
     if (m && !qn_loaded_open(&m->loaded, folder, NULL, &lo, &e))

@@ -114,10 +114,30 @@ def test_file_written(folder, model, tmp_path, n):
         assert text == go_on(model, rotating(model, prompt), "A", N_REPLY)
 
 
-def test_refusals(tmp_path_factory):
+@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_5"])
+def test_other_layers(family, tmp_path_factory, tmp_path):
+    """Windows stay as they are, states too; the layers that attend to everything are limited, and a file says so."""
+    folder = make_model("models/" + family, "base-f32", tmp_path_factory)
+    ids = [int(i) for i in ids_of(PROMPT + REST + PROMPT)]
+    limited = logits(folder, ids, [len(ids)], tmp_path / "a.safetensors")
+    free = logits(folder, ids[:SIZE], [SIZE], tmp_path / "b.safetensors")
+    assert mx.array_equal(limited[:SIZE], free) and mx.array_equal(limited, logits(folder, ids, [1] * len(ids), tmp_path / "c.safetensors"))
+    path, rest = str(tmp_path / "file"), ["--raw", "--max-tokens", "20", "--repetition-penalty", "1"]
+    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--max-kv-size", str(SIZE), "--prompt-cache-file", path)
+    assert {c.max_size for c in load_prompt_cache(path + ".safetensors") if getattr(c, "keep", 0)} == {SIZE}
+    got = quern("generate", folder, "--prompt-cache-file", path, "--prompt", REST, *rest).stdout
+    assert got == quern("generate", folder, "--prompt", PROMPT + REST, "--max-kv-size", str(SIZE), *rest).stdout
+
+
+def test_bad_input(folder, model, tmp_path):
     done = quern("generate", "x", "--max-kv-size", "4", check=False)
     assert done.returncode == 2 and "--max-kv-size" in done.stderr
-    for family in ("gemma3_text", "qwen3_5"):
-        folder = make_model("models/" + family, "base-bf16", tmp_path_factory)
-        done = quern("generate", folder, "--max-kv-size", "40", "--prompt", "x", check=False)
-        assert done.returncode == 1 and "not supported yet: a most KV size for models with" in done.stderr
+    path = str(tmp_path / "short.safetensors")
+    cache = make_prompt_cache(model)
+    model(ids_of(PROMPT[:30])[None], cache=cache)
+    save_prompt_cache(path, cache, {"model": folder, "tokenizer_config": "{}"})
+    arrays, meta = mx.load(path, return_metadata=True)
+    mx.save_safetensors(path, {k: mx.array(300, a.dtype) if k.endswith(".2") else a for k, a in arrays.items()}, meta)
+    for limit in ([], ["--max-kv-size", "20"]):
+        done = quern("generate", "--prompt-cache-file", path, "--prompt", "x", "--raw", *limit, check=False)
+        assert done.returncode == 1 and " positions, 300 are needed" in done.stderr

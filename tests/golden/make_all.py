@@ -17,6 +17,7 @@ SCRIPTS = [  # and the file that takes what it prints; make.py comes before thos
     ("make.py", None),
     ("make_draws.py", None),
     ("make_hidden.py", None),
+    ("make_maxkv.py", None),
     ("make_sample.py", None),
     ("make_exact_sample.py", None),
     ("make_jinja.py", None),

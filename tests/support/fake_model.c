@@ -15,11 +15,10 @@ typedef struct fake_state {
 } fake_state;
 
 struct qn_kv {
-    uint32_t block_tokens, n_groups, n_blocks[GROUPS];
-    uint32_t n_states;
+    qn_kv_spec spec;
+    uint32_t n_blocks[GROUPS];
     fake_state *states;    /* [n_states] */
     uint32_t *ids[GROUPS]; /* [n_blocks * block_tokens] token id + 1; 0: never written */
-    qn_kv_group groups[QN_MAX_KV_GROUPS];
 };
 
 typedef struct fake_run {
@@ -55,18 +54,15 @@ static qn_code fake_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t 
     (void)err;
     qn_kv *kv = calloc(1, sizeof *kv);
     qn_check(kv && spec->n_groups <= GROUPS);
-    kv->block_tokens = spec->block_tokens;
-    kv->n_groups = spec->n_groups;
-    memcpy(kv->groups, spec->groups, sizeof kv->groups);
-    for (uint32_t g = 0; g < kv->n_groups; g++) {
+    kv->spec = *spec;
+    for (uint32_t g = 0; g < kv->spec.n_groups; g++) {
         kv->n_blocks[g] = n_blocks[g];
-        kv->ids[g] = calloc((size_t)n_blocks[g] * kv->block_tokens, sizeof(uint32_t));
+        kv->ids[g] = calloc((size_t)n_blocks[g] * kv->spec.block_tokens, sizeof(uint32_t));
         qn_check(kv->ids[g]);
     }
-    kv->n_states = spec->n_states;
-    kv->states = calloc(kv->n_states + 1u, sizeof *kv->states);
+    kv->states = calloc(kv->spec.n_states + 1u, sizeof *kv->states);
     qn_check(kv->states);
-    for (uint32_t i = 0; i < kv->n_states; i++) kv->states[i].n = UINT32_MAX; /* not cleared yet */
+    for (uint32_t i = 0; i < kv->spec.n_states; i++) kv->states[i].n = UINT32_MAX; /* not cleared yet */
     *out = kv;
     return QN_OK;
 }
@@ -74,25 +70,25 @@ static qn_code fake_kv_new(qn_device *d, const qn_kv_spec *spec, const uint32_t 
 static void fake_kv_free(qn_kv *kv)
 {
     free(kv->states);
-    for (uint32_t g = 0; g < kv->n_groups; g++) free(kv->ids[g]);
+    for (uint32_t g = 0; g < kv->spec.n_groups; g++) free(kv->ids[g]);
     free(kv);
 }
 
 static void fake_kv_copy(qn_kv *kv, uint32_t group, uint32_t dst, uint32_t src)
 {
-    uint32_t *p = kv->ids[group], n = kv->block_tokens;
+    uint32_t *p = kv->ids[group], n = kv->spec.block_tokens;
     memcpy(p + (size_t)dst * n, p + (size_t)src * n, n * sizeof *p);
 }
 
 static void fake_state_clear(qn_kv *kv, uint32_t slot)
 {
-    qn_check(slot < kv->n_states);
+    qn_check(slot < kv->spec.n_states);
     kv->states[slot] = (fake_state){.hash = 1};
 }
 
 static void fake_state_copy(qn_kv *kv, uint32_t dst, uint32_t src)
 {
-    qn_check(dst < kv->n_states && src < kv->n_states);
+    qn_check(dst < kv->spec.n_states && src < kv->spec.n_states);
     kv->states[dst] = kv->states[src];
 }
 
@@ -190,11 +186,12 @@ static const qn_ops fake_ops = {
 
 static uint32_t *cell(const qn_kv *kv, const qn_item *it, uint32_t g, uint32_t p)
 {
-    uint32_t head = qn_kv_head_blocks(&kv->groups[g], kv->block_tokens), i = p / kv->block_tokens;
+    uint32_t i = p / kv->spec.block_tokens;
+    uint32_t head = qn_kv_head_blocks(&kv->spec.groups[g], kv->spec.block_tokens);
     qn_check(qn_kv_entry_held(i, head, it->dropped[g]));
     uint32_t block = it->blocks[g][qn_kv_entry(i, head, it->dropped[g])];
     qn_check(block < kv->n_blocks[g]);
-    return &kv->ids[g][(size_t)block * kv->block_tokens + p % kv->block_tokens];
+    return &kv->ids[g][(size_t)block * kv->spec.block_tokens + p % kv->spec.block_tokens];
 }
 
 static uint64_t mix(uint64_t h, uint32_t id)
@@ -210,22 +207,37 @@ static uint32_t next_of(const qn_fake *f, uint64_t h, uint32_t n)
     return f->o.script[i < f->o.n_script ? i : f->o.n_script - 1];
 }
 
-uint32_t qn_fake_next(const qn_model *m, const uint32_t *history, uint32_t n)
+/* Does the window's group let position `last` see p? */
+static bool in_window(const qn_fake *f, uint32_t p, uint32_t last)
 {
-    uint64_t h = 1;
-    for (uint32_t i = 0; i < n; i++) h = mix(h, history[i]);
-    return next_of((const qn_fake *)m, h, n);
+    return f->o.window && (p + f->o.window > last || p < f->o.keep);
 }
 
-/* Hash of positions 0..last of the full group; the window group must agree where it reaches. */
+static bool seen(const qn_fake *f, uint32_t p, uint32_t last)
+{
+    return !f->o.bounded || in_window(f, p, last);
+}
+
+uint32_t qn_fake_next(const qn_model *m, const uint32_t *history, uint32_t n)
+{
+    const qn_fake *f = (const qn_fake *)m;
+    uint64_t h = 1;
+    for (uint32_t i = 0; i < n; i++)
+        if (seen(f, i, n - 1)) h = mix(h, history[i]);
+    return next_of(f, h, n);
+}
+
+/* Hash of what position `last` sees in the first group; the window's group must agree where it
+ * reaches. */
 static uint64_t read_back(const qn_fake *f, const qn_kv *kv, const qn_item *it, uint32_t last)
 {
     uint64_t h = 1;
     for (uint32_t p = 0; p <= last; p++) {
+        if (!seen(f, p, last)) continue;
         uint32_t id = *cell(kv, it, 0, p);
         qn_check(id > 0);
         h = mix(h, id - 1);
-        if (f->o.window && (p < f->o.keep || p + f->o.window > last)) qn_check(*cell(kv, it, 1, p) == id);
+        if (in_window(f, p, last)) qn_check(*cell(kv, it, kv->spec.n_groups - 1, p) == id);
     }
     return h;
 }
@@ -258,7 +270,7 @@ static void fake_logits(const qn_fake *f, const qn_run *r, const qn_item *it, ui
 static void step_state(const qn_fake *f, qn_kv *kv, const qn_batch *b, const qn_item *it)
 {
     if (!f->o.recurrent) return;
-    qn_check(it->state < kv->n_states);
+    qn_check(it->state < kv->spec.n_states);
     fake_state *s = &kv->states[it->state];
     qn_check(s->n == it->n_past);
     for (uint32_t t = 0; t < it->n_new; t++) s->hash = mix(s->hash, b->ids[it->row0 + t]);
@@ -281,7 +293,7 @@ static qn_tensor fake_forward(qn_model *m, qn_run *r, qn_tensor *hidden)
         const qn_item *it = &b->items[i];
         for (uint32_t t = 0; t < it->n_new; t++) {
             qn_check(b->pos[it->row0 + t] == it->n_past + t);
-            for (uint32_t g = 0; g < r->kv->n_groups; g++)
+            for (uint32_t g = 0; g < r->kv->spec.n_groups; g++)
                 *cell(r->kv, it, g, it->n_past + t) = b->ids[it->row0 + t] + 1;
         }
         step_state(f, r->kv, b, it);
@@ -324,9 +336,10 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
                                    .n_layers = 1,
                                    .d_model = 1,
                                    .max_positions = f->o.max_positions ? f->o.max_positions : 4096};
-    f->base.kv.n_groups = f->o.window ? 2 : 1;
+    f->base.kv.n_groups = f->o.window && !f->o.bounded ? 2 : 1;
     f->base.kv.n_states = f->o.recurrent;
-    if (f->o.window) f->base.kv.groups[1] = (qn_kv_group){QN_KV_SLIDING, f->o.window, f->o.keep};
+    if (f->o.window)
+        f->base.kv.groups[!f->o.bounded] = (qn_kv_group){QN_KV_SLIDING, f->o.window, f->o.keep};
     f->base.kv.n_layers = 1;
     f->base.kv.layers = calloc(1, sizeof(qn_kv_layer));
     qn_check(f->base.kv.layers);

@@ -3,6 +3,7 @@
  * The fake device keeps token ids in its KV blocks. The fake model's next token is a hash of every
  * token of the sequence, read back through the block table: a wrong block, position or order gives
  * a wrong token. With a script, the reply is the script's tokens instead, whatever the prompt.
+ * A bounded model sees, and hashes, only what its window and kept positions let it see.
  */
 #ifndef QN_TESTS_FAKE_MODEL_H
 #define QN_TESTS_FAKE_MODEL_H
@@ -17,7 +18,8 @@ typedef struct qn_fake_opts {
     uint32_t n_vocab;         /* 0: QN_FAKE_VOCAB */
     bool recurrent;           /* a state slot per row too: a hash of its tokens, checked as well */
     uint32_t window;          /* > 0: a second KV group with this window, checked as well */
-    uint32_t keep;            /* with it: positions at the start that the group keeps */
+    uint32_t keep;            /* first positions that the window's group sees besides */
+    bool bounded;             /* the window's group is the only one */
     uint32_t step_us;         /* how long a step takes at least: it sleeps for the rest */
     const uint32_t *script;   /* reply tokens, borrowed; NULL: the hash */
     uint32_t n_script;

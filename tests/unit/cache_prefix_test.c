@@ -17,7 +17,7 @@
 
 #include "cache/prefix.h"
 
-enum { BLOCK = 16, MAX_LEN = 200, ROWS = 4, MAX_RECORDS = 4000, WINDOW = 40 };
+enum { BLOCK = 16, MAX_LEN = 200, ROWS = 4, MAX_RECORDS = 4000, WINDOW = 40, NO_GROUP = 9 };
 
 static uint32_t rng_state = 1;
 
@@ -112,7 +112,8 @@ typedef struct world {
     qn_blocks *blocks;
     qn_states *states;
     qn_prefix *prefix;
-    uint32_t n_groups, n_records, keep;
+    uint32_t n_groups, n_records;
+    uint32_t sliding, keep; /* the group with the window, NO_GROUP: none; what it keeps */
     uint64_t max_bytes;
     row rows[ROWS];
     record records[MAX_RECORDS]; /* starts: any prefix of them, or with states only the whole */
@@ -142,17 +143,18 @@ static uint32_t listed(const world *w, const row *r, uint32_t limit)
     return best;
 }
 
-static void open_world(world *w, uint32_t n_blocks, uint32_t window, uint32_t checkpoints,
-                       uint64_t max_bytes)
+static void open_world(world *w, uint32_t n_blocks, uint32_t window, uint32_t keep, bool alone,
+                       uint32_t checkpoints, uint64_t max_bytes)
 {
     qn_err err = {0};
     memset(w, 0, sizeof *w);
     w->dev = (qn_device){.ops = &ops, .name = "hashes"};
-    w->n_groups = window ? 2 : 1;
+    w->n_groups = window && !alone ? 2 : 1;
+    w->sliding = window ? w->n_groups - 1 : NO_GROUP;
     w->max_bytes = max_bytes;
     qn_kv_spec spec = {.block_tokens = BLOCK, .n_groups = w->n_groups};
-    w->keep = (rng_state % 3) * 9; /* no block, one, two */
-    spec.groups[1] = (qn_kv_group){QN_KV_SLIDING, window, w->keep};
+    w->keep = keep;
+    if (window) spec.groups[w->sliding] = (qn_kv_group){QN_KV_SLIDING, window, keep};
     spec.n_states = checkpoints ? checkpoints + ROWS : 0;
     uint32_t n[QN_MAX_KV_GROUPS] = {n_blocks, n_blocks};
     assert_int_equal(qn_blocks_new(&w->blocks, &w->dev, &spec, n, &err), QN_OK);
@@ -193,9 +195,9 @@ static void check_row(const world *w, const row *r)
 {
     const qn_kv *kv = qn_blocks_kv(w->blocks);
     for (uint32_t g = 0; g < w->n_groups; g++) {
-        uint32_t from = g && r->computed >= WINDOW ? r->computed - (WINDOW - 1) : 0;
+        uint32_t from = g == w->sliding && r->computed >= WINDOW ? r->computed - (WINDOW - 1) : 0;
         for (uint32_t p = 0; p < r->computed; p++) {
-            if (p < from && p >= (g ? w->keep : 0)) continue;
+            if (p < from && p >= w->keep) continue;
             uint32_t id = block_at(w, r, g, p);
             assert_true(kv->cells[g][id * BLOCK + p % BLOCK] == history(r->space, r->tokens, p + 1));
         }
@@ -278,7 +280,8 @@ static void run(uint32_t seed, uint32_t n_blocks, uint32_t window, uint32_t chec
 {
     static world w;
     rng_state = seed;
-    open_world(&w, n_blocks, window, checkpoints, max_bytes);
+    /* No kept block, one, two; now and then the window's group is the only one. */
+    open_world(&w, n_blocks, window, window ? seed % 3 * 9 : 0, seed % 4 == 3, checkpoints, max_bytes);
     for (int i = 0; i < 400; i++) {
         row *r = &w.rows[rng(ROWS)];
         uint32_t what = rng(10);
@@ -336,7 +339,7 @@ static void test_computed_again(void **state)
         qn_err err = {0};
         uint32_t checkpoints = i / 2 * 4;
         rng_state = 7 + (uint32_t)i;
-        open_world(&w, N_BLOCKS, i % 2 ? WINDOW : 0, checkpoints, 0);
+        open_world(&w, N_BLOCKS, i % 2 ? WINDOW : 0, 0, false, checkpoints, 0);
         row *a = &w.rows[0], *b = &w.rows[1];
         start(&w, a, false);
         for (a->len = 11 * BLOCK; a->computed < a->len;) advance(&w, a);
@@ -359,11 +362,52 @@ static void test_computed_again(void **state)
     }
 }
 
+static uint32_t known_zeros(const world *w, uint32_t n)
+{
+    static const uint32_t zeros[MAX_LEN];
+    return qn_prefix_known(w->prefix, 0, zeros, n, NULL);
+}
+
+static void compute_zeros(world *w, uint32_t n)
+{
+    qn_err err = {0};
+    row *r = &w->rows[0];
+    *r = (row){.live = true, .len = n};
+    assert_int_equal(qn_table_init(&r->table, w->blocks, MAX_LEN, &err), QN_OK);
+    r->computed = qn_prefix_take(w->prefix, 0, r->tokens, n - 1, &r->table, 0, &r->place);
+    while (r->computed < n) advance(w, r);
+    end(w, r, true);
+    audit(w);
+}
+
+/* Of a path the kept block is the last to go, and what was evicted is known again once a row has
+ * computed it again. */
+static void test_evicted_windows(void **state)
+{
+    (void)state;
+    enum { N_BLOCKS = 16, LEN = 8 * BLOCK };
+    static world w;
+    for (uint32_t keep = 0; keep <= 9; keep += 9) {
+        open_world(&w, N_BLOCKS, WINDOW, keep, true, 0, 0);
+        for (int turn = 0; turn < 2; turn++) {
+            assert_int_equal(known_zeros(&w, LEN), 0);
+            compute_zeros(&w, LEN);
+            assert_int_equal(known_zeros(&w, LEN), LEN);
+            assert_true(qn_prefix_make_room(w.prefix, 0, N_BLOCKS - 1));
+            assert_int_equal(known_zeros(&w, BLOCK), keep ? BLOCK : 0);
+            assert_true(qn_prefix_make_room(w.prefix, 0, N_BLOCKS));
+        }
+        qn_prefix_free(w.prefix);
+        qn_blocks_free(w.blocks);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact),
         cmocka_unit_test(test_little_room),
+        cmocka_unit_test(test_evicted_windows),
         cmocka_unit_test(test_computed_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* engine_kv_test.c - quantized KV caches: mlx-lm's bits on the reference device (golden/make_kv.py),
- * and schemes and kv_config.json as they reach a model's layers. */
+/* engine_kv_test.c - KV caches that are quantized (golden/make_kv.py) or of limited size
+ * (golden/make_maxkv.py): mlx-lm's bits on the reference device, the positions that its queries attend
+ * to, and schemes and kv_config.json as they reach a model's layers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,12 +8,14 @@
 
 #include <cmocka.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base64.h"
+#include "cache/blocks.h"
 #include "cache/kv_scheme.h"
 #include "cache/mlx_cache.h"
 #include "compute/device.h"
@@ -21,7 +24,7 @@
 #include "engine/score.h"
 #include "synth.h"
 
-enum { MAX_POS = 64, MAX_VOCAB = 128, MAX_CHUNKS = 16, MAX_REPLY = 16 };
+enum { MAX_POS = 64, MAX_VOCAB = 128, MAX_CHUNKS = 64, MAX_REPLY = 16 };
 
 /* ---- models ---- */
 
@@ -50,6 +53,7 @@ static void open_case(qn_synth_model *l, const json_t *c, const char *device)
         s.k_bits = s.v_bits = (uint32_t)json_integer_value(json_object_get(how, "kv_bits"));
         s.group = (uint32_t)json_integer_value(json_object_get(how, "kv_group_size"));
         s.start = (uint32_t)json_integer_value(json_object_get(how, "quantized_kv_start"));
+        s.max_size = (uint32_t)json_integer_value(json_object_get(how, "max_kv_size"));
     }
     if (qn_kv_scheme_apply(&s, l->dir, &l->model->kv, &err)) fail_msg("%s: %s", label, err.text);
 }
@@ -60,12 +64,26 @@ static void close_case(qn_synth_model *l)
     assert_int_equal(qn_synth_close(l, &err), QN_OK);
 }
 
-static json_t *golden(void)
+static json_t *golden(const char *name)
 {
     json_error_t je;
-    json_t *data = json_load_file(QN_TEST_DIR "/golden/kv.json", 0, &je);
-    if (!data) fail_msg("kv.json: %s", je.text);
+    char path[256];
+    snprintf(path, sizeof path, QN_TEST_DIR "/golden/%s", name);
+    json_t *data = json_load_file(path, 0, &je);
+    if (!data) fail_msg("%s: %s", name, je.text);
     return data;
+}
+
+/* The cases of both files. */
+static json_t *all_cases(void)
+{
+    json_t *a = golden("kv.json"), *b = golden("maxkv.json");
+    json_t *all = json_array();
+    json_array_extend(all, json_object_get(a, "cases"));
+    json_array_extend(all, json_object_get(b, "cases"));
+    json_decref(a);
+    json_decref(b);
+    return all;
 }
 
 static uint32_t read_u32(const json_t *list, uint32_t *out, uint32_t cap)
@@ -95,9 +113,9 @@ static qn_code keep(void *user, uint32_t first, uint32_t n, const float *logits,
 static void mlx_logits_at_its_chunks(void **state)
 {
     (void)state;
-    json_t *data = golden(), *c;
+    json_t *cases = all_cases(), *c;
     size_t i;
-    json_array_foreach(json_object_get(data, "cases"), i, c) {
+    json_array_foreach(cases, i, c) {
         static float want[MAX_POS * MAX_VOCAB];
         static rows got;
         uint32_t ids[MAX_POS], n = read_u32(json_object_get(c, "ids"), ids, MAX_POS);
@@ -119,6 +137,160 @@ static void mlx_logits_at_its_chunks(void **state)
                              json_string_value(json_object_get(c, "name")), at);
         }
         close_case(&l);
+    }
+    json_decref(cases);
+}
+
+/* The default device on checkpoints in float32: mlx-lm's logits within the gate of engine_golden_test,
+ * whatever the chunks. */
+static void logits_of_limited_caches(void **state)
+{
+    (void)state;
+    static const double most = 1e-4;
+    json_t *data = golden("maxkv.json"), *c;
+    size_t i;
+    int n_checked = 0;
+    json_array_foreach(json_object_get(data, "cases"), i, c) {
+        if (strcmp(json_string_value(json_object_get(c, "dtype")), "float32")) continue;
+        static float want[MAX_POS * MAX_VOCAB];
+        static rows got[2];
+        uint32_t ids[MAX_POS], n = read_u32(json_object_get(c, "ids"), ids, MAX_POS);
+        qn_test_base64(json_string_value(json_object_get(c, "logits")), (uint8_t *)want);
+        qn_synth_model l;
+        qn_err err = {0};
+        open_case(&l, c, NULL);
+        for (uint32_t k = 0; k < 2; k++) {
+            qn_score_opts o = {.max_chunk = k ? 1 : 25, .block_tokens = 16};
+            got[k].n_vocab = l.model->info.n_vocab;
+            if (qn_score(l.model, ids, n, &o, keep, &got[k], &err)) fail_msg("%s", err.text);
+        }
+        size_t n_values = (size_t)n * got[0].n_vocab;
+        assert_memory_equal(got[0].v, got[1].v, n_values * sizeof *want);
+        double worst = 0, largest = 0;
+        for (size_t v = 0; v < n_values; v++) {
+            worst = fmax(worst, fabs((double)got[0].v[v] - want[v]));
+            largest = fmax(largest, fabs(want[v]));
+        }
+        if (!(worst <= most * largest))
+            fail_msg("%s: off by %g of %g", json_string_value(json_object_get(c, "name")), worst,
+                     largest);
+        close_case(&l);
+        n_checked++;
+    }
+    assert_int_equal(n_checked, 2);
+    json_decref(data);
+}
+
+/* ---- attended positions ---- */
+
+enum { D = 64 };
+
+/* Which positions each query of a device attends to: with all keys alike, and the value of position
+ * p 1 at p and else 0. */
+typedef struct probe {
+    qn_device *dev;
+    qn_blocks *blocks;
+    qn_table table;
+    qn_run *run;
+    float zeros[MAX_POS * D], values[MAX_POS * D];
+} probe;
+
+static void open_probe(probe *p, const char *device, uint32_t size)
+{
+    qn_err err = {0};
+    static qn_kv_layer layer = {.n_kv_heads = 1, .d_k = 16, .d_v = D};
+    qn_kv_spec kv = {.n_groups = 1, .n_layers = 1, .layers = &layer};
+    qn_kv_scheme s = {.max_size = size};
+    uint32_t n_blocks[QN_MAX_KV_GROUPS] = {2 * MAX_POS / 16};
+    *p = (probe){0};
+    for (uint32_t i = 0; i < MAX_POS; i++) p->values[i * D + i] = 1;
+    assert_int_equal(qn_kv_scheme_apply(&s, "/nowhere", &kv, &err), QN_OK);
+    kv.block_tokens = 16;
+    qn_device_opts o = {.name = device, .n_threads = 2};
+    assert_int_equal(qn_device_open(&p->dev, &o, &err), QN_OK);
+    assert_int_equal(qn_blocks_new(&p->blocks, p->dev, &kv, n_blocks, &err), QN_OK);
+    assert_int_equal(qn_table_init(&p->table, p->blocks, MAX_POS, &err), QN_OK);
+    qn_run_limits limits = {MAX_POS, 1, MAX_POS, MAX_POS, 1 << 20};
+    assert_int_equal(p->dev->ops->run_new(p->dev, &limits, &p->run, &err), QN_OK);
+}
+
+static void close_probe(probe *p)
+{
+    p->dev->ops->run_free(p->run);
+    qn_table_release(&p->table, p->blocks);
+    qn_blocks_free(p->blocks);
+    p->dev->ops->close(p->dev);
+}
+
+static qn_tensor rows_of(const float *x, uint32_t n, uint32_t cols)
+{
+    return (qn_tensor){(uintptr_t)x, QN_F32, n, cols, cols};
+}
+
+/* One pass over n tokens; seen [n]: bit p of a query's word, position p. */
+static void pass(probe *p, uint32_t at, uint32_t n, uint32_t decode_from, uint64_t *seen)
+{
+    const qn_ops *ops = p->dev->ops;
+    uint32_t pos[MAX_POS];
+    for (uint32_t i = 0; i < n; i++) pos[i] = at + i;
+    assert_true(qn_table_extend(&p->table, p->blocks, at, n));
+    qn_item item = {.n_new = n, .n_past = at, .decode_from = decode_from};
+    qn_table_view(&p->table, p->blocks, &item);
+    qn_batch b = {.n_tokens = n, .n_items = 1, .pos = pos, .items = &item};
+    ops->begin(p->run, &b, qn_blocks_kv(p->blocks));
+    ops->kv_write(p->run, 0, rows_of(p->zeros, n, 16), rows_of(p->values + at * D, n, D));
+    qn_attend a = {.n_heads = 1, .scale = 1};
+    const float *y = ops->fetch(p->run, ops->attend(p->run, rows_of(p->zeros, n, 16), &a));
+    for (uint32_t i = 0; i < n; i++) {
+        seen[i] = 0;
+        for (uint32_t k = 0; k < D; k++) seen[i] |= (uint64_t)(y[i * D + k] > 0) << k;
+    }
+    assert_int_equal(ops->end(p->run, NULL), QN_OK);
+    qn_table_slide(&p->table, p->blocks, at + n);
+}
+
+/* What mlx-lm's query attends to. In a pass of several tokens it may lack some of the first ones, and
+ * has as many older ones instead, just before its window: those are exchanged back. */
+static uint64_t by_position(const json_t *set, uint32_t n_pass)
+{
+    uint64_t seen = 0;
+    for (size_t i = 0; i < json_array_size(set); i++)
+        seen |= UINT64_C(1) << json_integer_value(json_array_get(set, i));
+    const uint64_t first = (1u << QN_KV_KEEP) - 1;
+    if (n_pass == 1 || json_array_size(set) <= QN_KV_KEEP) return seen;
+    for (uint64_t lacks = first & ~seen; lacks; lacks &= lacks - 1) {
+        uint64_t others = seen & ~first;
+        seen &= ~(others & -others);
+    }
+    return seen | first;
+}
+
+static void mlx_queries_see_the_same(void **state)
+{
+    (void)state;
+    json_t *data = golden("maxkv.json"), *c;
+    size_t i;
+    json_array_foreach(json_object_get(data, "sets"), i, c) {
+        const uint32_t size = (uint32_t)json_integer_value(json_object_get(c, "size"));
+        uint32_t chunks[MAX_CHUNKS], n = read_u32(json_object_get(c, "chunks"), chunks, MAX_CHUNKS);
+        for (int device = 0; device < 2; device++) {
+            static probe p;
+            open_probe(&p, device ? "ref" : "cpu", size);
+            for (uint32_t k = 0, at = 0, singles = 0; k < n; at += chunks[k], k++) {
+                uint64_t seen[MAX_POS];
+                if (chunks[k] > 1) singles = 0;
+                else if (!singles) singles = at ? at : 1;
+                pass(&p, at, chunks[k], singles, seen);
+                for (uint32_t q = 0; q < chunks[k]; q++) {
+                    const json_t *set = json_array_get(json_object_get(c, "sets"), at + q);
+                    if (seen[q] != by_position(set, chunks[k]))
+                        fail_msg("%s, size %u: position %u sees %llx", p.dev->name, size, at + q,
+                                 (unsigned long long)seen[q]);
+                    assert_true(at + q < size || json_array_size(set) == size);
+                }
+            }
+            close_probe(&p);
+        }
     }
     json_decref(data);
 }
@@ -165,10 +337,10 @@ static void mlx_replies_through_the_engine(void **state)
 {
     (void)state;
     enum { N = 5 };
-    json_t *data = golden(), *c;
+    json_t *cases = all_cases(), *c;
     size_t i;
     uint64_t preemptions = 0;
-    json_array_foreach(json_object_get(data, "cases"), i, c) {
+    json_array_foreach(cases, i, c) {
         const char *name = json_string_value(json_object_get(c, "name"));
         uint32_t ids[MAX_POS], n = (uint32_t)json_integer_value(json_object_get(c, "n_prompt"));
         uint32_t n_reply = (uint32_t)json_array_size(json_object_get(c, "tokens"));
@@ -198,7 +370,7 @@ static void mlx_replies_through_the_engine(void **state)
         close_case(&l);
     }
     assert_true(preemptions > 0);
-    json_decref(data);
+    json_decref(cases);
 }
 
 /* ---- saved caches ---- */
@@ -276,7 +448,7 @@ static void check_after(const char *name, qn_model *m, const qn_image *start, co
 static void mlx_replies_after_saved_caches(void **state)
 {
     (void)state;
-    json_t *data = golden(), *c;
+    json_t *data = golden("kv.json"), *c;
     size_t i;
     uint32_t n_coded = 0;
     json_array_foreach(json_object_get(data, "cases"), i, c) {
@@ -307,7 +479,7 @@ static void forms_of_saved_caches_are_checked(void **state)
 {
     (void)state;
     static const uint32_t ids[] = {1, 2, 3, 4};
-    json_t *data = golden(), *c = json_array_get(json_object_get(data, "cases"), 0);
+    json_t *data = golden("kv.json"), *c = json_array_get(json_object_get(data, "cases"), 0);
     qn_synth_model l;
     qn_engine *e;
     open_case(&l, c, "ref");
@@ -409,6 +581,30 @@ static void schemes_reach_the_layers(void **state)
     assert_non_null(strstr(err.text, "/nowhere/kv_config.json"));
 }
 
+/* Layers with a window keep theirs; there must be room for more than the first positions. */
+static void sizes_reach_the_groups(void **state)
+{
+    (void)state;
+    qn_err err = {0};
+    qn_kv_layer l[N_LAYERS];
+    qn_kv_spec kv = spec_of(l);
+    kv.n_groups = 2;
+    kv.groups[1] = (qn_kv_group){QN_KV_SLIDING, 512, 0};
+    qn_kv_scheme s = {.k_bits = 8, .group = 32, .max_size = 100};
+    assert_int_equal(qn_kv_scheme_apply(&s, "/nowhere", &kv, &err), QN_OK);
+    assert_int_equal(kv.groups[0].rule, QN_KV_SLIDING);
+    assert_int_equal(kv.groups[0].window, 96);
+    assert_int_equal(kv.groups[0].keep, 4);
+    assert_int_equal(kv.groups[1].window, 512);
+    assert_int_equal(kv.groups[1].keep, 0);
+    assert_int_equal(l[0].k_codec.form, QN_KV_Q8);
+    kv = spec_of(l);
+    s = (qn_kv_scheme){.max_size = 4};
+    assert_int_equal(qn_kv_scheme_apply(&s, "/nowhere", &kv, &err), QN_INVALID);
+    assert_non_null(strstr(err.text, "5 or more"));
+    assert_int_equal(kv.groups[0].rule, QN_KV_FULL);
+}
+
 static void kv_configs_are_read(void **state)
 {
     (void)state;
@@ -451,9 +647,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mlx_logits_at_its_chunks),
+        cmocka_unit_test(logits_of_limited_caches),
+        cmocka_unit_test(mlx_queries_see_the_same),
         cmocka_unit_test(mlx_replies_through_the_engine),
         cmocka_unit_test(mlx_replies_after_saved_caches),
         cmocka_unit_test(forms_of_saved_caches_are_checked),
+        cmocka_unit_test(sizes_reach_the_groups),
         cmocka_unit_test(words_become_schemes),
         cmocka_unit_test(schemes_reach_the_layers),
         cmocka_unit_test(kv_configs_are_read),

@@ -179,6 +179,30 @@ static void test_stop_text(void **state)
     assert_memory_equal(cut.text, whole.text, first);
 }
 
+/* A cache of limited size: the same reply while it holds everything, another one afterwards. */
+static void test_limited_cache(void **state)
+{
+    (void)state;
+    enum { SIZE = 12, FITS = SIZE - 3 };
+    quern_open_options o = {.n_threads = 1, .no_panel_cache = 1, .max_kv_size = 4};
+    assert_null(quern_open(dir, &o, err, sizeof err));
+    assert_non_null(strstr(err, "5 or more"));
+    o.max_kv_size = SIZE;
+    quern_model *limited = quern_open(dir, &o, err, sizeof err);
+    assert_non_null(limited);
+    quern_options q = {.max_tokens = FITS, .ignore_eos = 1, .temperature = 1, .has_seed = 1};
+    for (int turn = 0; turn < 2; turn++) {
+        reply all = {0}, some = {0};
+        assert_int_equal(quern_generate(model, "abc", &q, take, &all, err, sizeof err), 0);
+        assert_int_equal(quern_generate(limited, "abc", &q, take, &some, err, sizeof err), 0);
+        assert_int_equal(some.n_tokens, q.max_tokens);
+        if (turn) assert_string_not_equal(all.text, some.text);
+        else assert_string_equal(all.text, some.text);
+        q.max_tokens = 60;
+    }
+    quern_close(limited);
+}
+
 static void test_logprobs(void **state)
 {
     (void)state;
@@ -316,7 +340,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),     cmocka_unit_test(test_poll_and_callback),
-        cmocka_unit_test(test_stop_text), cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_stop_text), cmocka_unit_test(test_limited_cache),
+        cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_cancel),    cmocka_unit_test(test_threads),
         cmocka_unit_test(test_states),    cmocka_unit_test(test_examples),
     };

@@ -219,7 +219,7 @@ static void test_small_pools(void **state)
 {
     (void)state;
     for (uint32_t window = 0; window <= 20; window += 20) {
-        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .keep = window / 10});
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window});
         qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16,
                                                   .step_tokens = 32,
                                                   .max_rows = 1,
@@ -304,8 +304,9 @@ static void test_shared_prefix(void **state)
 {
     (void)state;
     enum { PREFIX = 403, N = 8 };
-    for (uint32_t window = 0; window <= 40; window += 40) {
-        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .keep = window / 10});
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = kind ? 40 : 0, .keep = kind == 2 ? 4 : 0,
+                                                    .bounded = kind == 2});
         qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .step_tokens = 64});
         static request q[N];
         uint64_t want = 0;
@@ -580,13 +581,13 @@ static void free_early(qn_engine *e, request *q)
 
 /* Random traffic through pools so small that rows are preempted all the time; every fourth engine
  * admits strictly. */
-static void trace(uint32_t seed, uint32_t window, bool recurrent)
+static void trace(uint32_t seed, qn_fake_opts f)
 {
     enum { N = 24 };
     rng_state = seed;
-    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window, .keep = window ? seed % 3 * 9 : 0,
-                                                .recurrent = recurrent, .max_positions = 512});
-    uint32_t block = 16u << rng(3), groups = window ? 2 : 1;
+    f.max_positions = 512;
+    qn_model *m = qn_fake_model(&f);
+    uint32_t block = 16u << rng(3), groups = f.window && !f.bounded ? 2 : 1;
     qn_engine_opts o = {.max_rows = 1 + rng(6), .block_tokens = block, .step_tokens = 16 + rng(200),
                         .mixed_tokens = 8 + rng(64), .max_positions = 512,
                         .kv_bytes = groups * 4u * (700 + rng(900)),
@@ -619,7 +620,7 @@ static void trace(uint32_t seed, uint32_t window, bool recurrent)
     wait_idle(e);
     assert_true(qn_fake_largest(m) <= e->o.step_tokens);
     /* What checkpoints keep of a window is not counted (schedule.c). */
-    if (o.strict_kv && !(window && recurrent)) assert_int_equal(e->preemptions, 0);
+    if (o.strict_kv && !(f.window && f.recurrent)) assert_int_equal(e->preemptions, 0);
     stop(e, m);
 }
 
@@ -631,19 +632,59 @@ static uint32_t n_traces(void)
 static void test_traces(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < n_traces(); i++) trace(1000 + i, 0, false);
+    for (uint32_t i = 0; i < n_traces(); i++) trace(1000 + i, (qn_fake_opts){0});
 }
 
 static void test_traces_window(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < n_traces(); i++) trace(5000 + i, 1 + i % 70, false);
+    for (uint32_t i = 0; i < n_traces(); i++) trace(5000 + i, (qn_fake_opts){.window = 1 + i % 70, .keep = i % 3 * 4});
 }
 
 static void test_traces_recurrent(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < n_traces(); i++) trace(9000 + i, i % 3 ? 0 : 1 + i % 70, true);
+    for (uint32_t i = 0; i < n_traces(); i++)
+        trace(9000 + i, (qn_fake_opts){.window = i % 3 ? 0 : 1 + i % 70, .keep = i % 2 * 4,
+                                       .recurrent = true});
+}
+
+/* A cache of limited size: no group has everything. */
+static void test_traces_bounded(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_traces(); i++)
+        trace(13000 + i, (qn_fake_opts){.window = 1 + i % 70, .keep = 1 + i % 40, .bounded = true});
+}
+
+/* Whatever the length, a row of a limited cache holds no more than its kept blocks, its window's and
+ * the slack; and what was let go is free for others. */
+static void test_bounded_memory(void **state)
+{
+    (void)state;
+    enum { BLOCK = 16, SIZE = 40, KEEP = 4, STEP = 32 };
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = SIZE - KEEP, .keep = KEEP, .bounded = true,
+                                                .max_positions = 4096});
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = BLOCK, .step_tokens = STEP,
+                                              .mixed_tokens = STEP, .max_rows = 2, .no_prefix_cache = true});
+    static request q[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        make(&q[i], 2000, 500);
+        submit(e, &q[i]);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        finish(&q[i]);
+        assert_int_equal(q[i].n_tokens, 500);
+        verify(m, &q[i]);
+    }
+    qn_engine_stats s;
+    qn_engine_stats_get(e, &s);
+    uint32_t most = (SIZE - KEEP + 2 * BLOCK + STEP + BLOCK) / BLOCK + 1;
+    assert_true(s.kv_bytes_peak <= 2 * most * BLOCK * sizeof(uint32_t));
+    assert_true(s.kv_bytes_total <= 2 * (most + 2) * BLOCK * sizeof(uint32_t));
+    assert_int_equal(s.preemptions, 0);
+    wait_idle(e);
+    stop(e, m);
 }
 
 int main(void)
@@ -667,6 +708,8 @@ int main(void)
         cmocka_unit_test(test_traces),
         cmocka_unit_test(test_traces_window),
         cmocka_unit_test(test_traces_recurrent),
+        cmocka_unit_test(test_traces_bounded),
+        cmocka_unit_test(test_bounded_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
