@@ -106,6 +106,7 @@ static uint32_t prompt_length(uint32_t i)
     case 5: return QN_KV_SPLIT; /* its reply begins a split and a block of 256 */
     case 6: return longest_prompt();
     case 7: return QN_KV_SPLIT + 40;
+    case 12: return is_long() ? SHORT_FORM_PROMPT : 1 + rng(MOST_PROMPT); /* crowds small pools */
     case 8: case 9: case 10: case 11: return N_SHARED + rng(MOST_PROMPT - N_SHARED) + 1;
     default: return 1 + rng(MOST_PROMPT);
     }
