@@ -14,7 +14,7 @@
 #include "compute/cpu/unroll.h"
 
 enum {
-    ROWS_CHUNK = 128,       /* rows of activations that share a pass over the panels */
+    ROWS_CHUNK = 64,        /* rows of activations that share a pass over the panels */
     BLOCK_ACTS = 128 << 10, /* activations of a block, 1 or 2 bytes each */
     AHEAD = 8 << 10         /* bytes from the codes in use to those that are fetched: the processor's
                              * own prefetcher stops at every page */
@@ -126,11 +126,12 @@ INLINE __mmask16 panel_mask(const qn_panels *w, uint32_t p)
 
 /* ---- a tile of rows ---- */
 
-/* Dot products of one group: acc[r][plane][set]; one row uses two sets for shorter chains. */
+/* Dot products of one group: acc[r][plane][set]; one and two rows use two sets, since so few chains
+ * of instructions would wait for each other. */
 INLINE void dot_group(__m512i acc[QN_ACT_TILE][2][2], const uint8_t *codes, uint32_t n,
                       const int8_t *x, uint32_t rows, uint32_t planes, uint32_t bits, bool e2m1)
 {
-    const uint32_t quads = step_quads(bits), sets = rows == 1 ? 2 : 1;
+    const uint32_t quads = step_quads(bits), sets = rows <= 2 ? 2 : 1;
     UNROLLED (r, rows)
         UNROLLED (pl, planes) acc[r][pl][0] = acc[r][pl][1] = _mm512_setzero_si512();
     for (uint32_t i = 0; i < n / (4 * quads); i++) {
@@ -143,7 +144,9 @@ INLINE void dot_group(__m512i acc[QN_ACT_TILE][2][2], const uint8_t *codes, uint
                     dot_quad(&acc[r][pl][j % sets], v[j], x + (r * planes + pl) * 4);
     }
     if (sets == 1) return;
-    UNROLLED (pl, planes) acc[0][pl][0] = _mm512_add_epi32(acc[0][pl][0], acc[0][pl][1]);
+    UNROLLED (r, rows)
+        UNROLLED (pl, planes)
+            acc[r][pl][0] = _mm512_add_epi32(acc[r][pl][0], acc[r][pl][1]);
 }
 
 /* Some groups of a panel times one tile of activations, added to y (started at 0 when `first`). */
