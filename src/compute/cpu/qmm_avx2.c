@@ -16,8 +16,9 @@
 enum {
     BLOCK_MANY = 1024, /* inputs of a block */
     BLOCK_FEW = 256,   /* with few rows: the panel should stream */
-    FEW = 4,
-    ROWS_CHUNK = 128 /* rows of activations that share a pass over the panels */
+    FEW = 16,
+    ROWS_CHUNK = 128, /* rows of activations that share a pass over the panels */
+    AHEAD = 8 << 10   /* bytes from the codes in use to those that are fetched, with more than a row */
 };
 
 /* Scales and biases of 16 rows. */
@@ -150,9 +151,12 @@ static void unpack_scales(scales *out, const uint8_t *p, qn_scale_kind kind)
     }
 }
 
-static void unpack_block(const block *b, const uint8_t *group, const qn_panels *w)
+/* Unpack a block, and fetch what lies `ahead` bytes after it; 0: nothing. */
+static void unpack_block(const block *b, const uint8_t *group, const qn_panels *w, size_t ahead)
 {
     for (uint32_t g = 0; g < b->n_groups; g++, group += w->group_bytes) {
+        for (size_t i = 0; ahead && i < w->group_bytes; i += 64)
+            _mm_prefetch((const char *)(group + ahead + i), _MM_HINT_T1);
         unpack_codes(b->quads + (size_t)g * w->spec.group_size * 16, group, w);
         unpack_scales(&b->scales[g], group + w->code_bytes, w->scale);
     }
@@ -301,12 +305,13 @@ static void chunk(float *y, uint32_t ld, const qn_panels *w, const qn_qacts *x, 
     const tile_fn run = pick_tile(w, x->n_planes);
     const uint32_t inputs = t1 - t0 <= FEW ? BLOCK_FEW : BLOCK_MANY;
     const uint32_t per_block = inputs / w->spec.group_size;
+    const size_t ahead = t1 - t0 == 1 ? 0 : g1 - g0 == w->n_groups ? AHEAD : w->panel_bytes;
     for (uint32_t p = p0; p < p1; p++) {
         const uint32_t row0 = p * QN_PANEL_ROWS;
         for (uint32_t g = g0; g < g1; g += per_block) {
             block b = {.n_groups = g1 - g < per_block ? g1 - g : per_block, .quads = scratch};
             b.scales = (scales *)(void *)(b.quads + (size_t)b.n_groups * w->spec.group_size * 16);
-            unpack_block(&b, w->data + p * w->panel_bytes + g * w->group_bytes, w);
+            unpack_block(&b, w->data + p * w->panel_bytes + g * w->group_bytes, w, ahead);
             for (uint32_t t = t0; t < t1; t += QN_ACT_TILE)
                 run(y + row0, ld, w->n_out - row0, &b, x, g, t);
         }
