@@ -15,7 +15,7 @@
 #include "cli/stop.h"
 #include "cli/verbs.h"
 #include "core/file.h"
-#include "text/chat.h"
+#include "text/boundary.h"
 
 enum { CHAT_FILE_MAX = 256 << 20 };
 
@@ -26,6 +26,7 @@ typedef struct chat {
     json_t *messages;   /* array */
     json_t *system;     /* the system message, or NULL */
     bool stats;
+    qn_boundary boundary;
 } chat;
 
 /* ---- reading a turn ---- */
@@ -199,7 +200,8 @@ static bool show(void *ctx, const char *text, size_t n)
     return fwrite(text, 1, n, stdout) == n && !fflush(stdout);
 }
 
-static qn_code encode(const chat *c, qn_ids *ids, qn_err *err)
+/* *shared: the tokens that the next turn will begin with. */
+static qn_code encode(chat *c, qn_ids *ids, uint32_t *shared, qn_err *err)
 {
     qn_buf text = {0};
     json_t *all = json_array(), *no_vars = json_object();
@@ -207,6 +209,11 @@ static qn_code encode(const chat *c, qn_ids *ids, qn_err *err)
     json_array_extend(all, c->messages);
     qn_code rc = qn_chat_render(c->s.loaded->chat, all, NULL, no_vars, true, false, &text, err);
     if (!rc) rc = qn_chat_encode(c->s.loaded->encoder, c->s.loaded->chat, NULL, &text, ids, err);
+    if (!rc && c->s.loaded->model->kv.n_states) {
+        *shared = qn_boundary_find(&c->boundary, &(qn_chat_turn){
+            .encoder = c->s.loaded->encoder, .chat = c->s.loaded->chat, .messages = all,
+            .vars = no_vars, .text = &text, .ids = ids});
+    }
     json_decref(all);
     json_decref(no_vars);
     qn_buf_release(&text);
@@ -217,10 +224,11 @@ static qn_code answer(chat *c, qn_answer *a, qn_err *err)
 {
     const qn_loaded *l = c->s.loaded;
     qn_ids ids = {0};
-    qn_code rc = encode(c, &ids, err);
+    uint32_t shared = 0;
+    qn_code rc = encode(c, &ids, &shared, err);
     if (!rc) {
         qn_request req = {.prompt = ids.data, .n_prompt = ids.len, .max_tokens = c->max_tokens, .eos = l->eos,
-                          .n_eos = l->n_eos, .sampling = c->sampling};
+                          .n_eos = l->n_eos, .sampling = c->sampling, .snapshot_at = shared};
         req.sampling.special = l->eos;
         req.sampling.n_special = l->n_eos;
         rc = qn_generate(&c->s, &req, show, NULL, true, a, err);

@@ -65,7 +65,8 @@ typedef struct qn_request {
     const float *embeddings; /* [n_prompt, d_model] of the whole prompt, unscaled, instead of the
                                 rows of its ids, which are still needed; copied. NULL: none. Such a
                                 row neither reads nor feeds the prefix cache. */
-    uint32_t snapshot_at;   /* a prefill chunk ends after this many tokens; 0: wherever it falls */
+    uint32_t snapshot_at;   /* tokens that the next turn's prompt will share (text/boundary.h), where a
+                               model with recurrent layers keeps a checkpoint; 0: not known */
     /* What comes before the prompt, read from a file: the prompt's first token is at position
      * start->n_tokens. Borrowed until DONE. Such a request shares no prefixes. */
     const qn_image *start;

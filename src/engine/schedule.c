@@ -190,7 +190,6 @@ static uint32_t chunk(const qn_engine *e, const qn_gen *g, uint32_t room, uint32
     uint32_t from = g->computed, to = e->compat ? compat_end(e, g, &whole) : g->len,
              stop = qn_engine_stop_after(e, g, from);
     if (to > stop) to = stop;
-    if (from < g->snapshot_at && to > g->snapshot_at) to = g->snapshot_at;
     if (g->given && from < g->n_prompt && to > g->n_prompt) to = g->n_prompt;
     if (to - from > room) to = whole ? from : from + room;
     if (!qn_gen_is_wide(g)) return to - from;

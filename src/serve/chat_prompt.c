@@ -193,6 +193,17 @@ static bool encode(const form *f, qn_ids *ids, qn_http_error *e)
     return qn_fail_err(e, &err, "messages");
 }
 
+/* Models without recurrent layers can leave a known prompt anywhere. */
+static uint32_t snapshot_at(const form *f, qn_boundary *b, const qn_ids *ids)
+{
+    const qn_loaded *l = f->server->opts.loaded;
+    if (f->continues || !l->model->kv.n_states) return 0;
+    return qn_boundary_find(b, &(qn_chat_turn){.encoder = l->encoder, .chat = l->chat,
+                                               .sanitizer = f->sanitizer, .messages = f->messages,
+                                               .tools = f->tools.shown, .vars = f->vars,
+                                               .text = &f->text, .ids = ids});
+}
+
 bool qn_chat_prompt_text(const qn_server *s, json_t *body, qn_buf *text, qn_http_error *e)
 {
     form f = {0};
@@ -324,7 +335,10 @@ bool qn_chat_prepare(qn_exchange *x, json_t *body, qn_http_error *e)
                              s->opts.loaded->model->info.n_vocab, false, &g->arena, e) &&
               read_budget(&g->think, body, e) &&
               build(&f, s, body, e) && encode(&f, &g->prompt, e);
-    if (ok) settle(x, &f);
+    if (ok) {
+        g->snapshot_at = snapshot_at(&f, &x->server->boundary, &g->prompt);
+        settle(x, &f);
+    }
     release(&f);
     return ok;
 }

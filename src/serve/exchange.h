@@ -28,6 +28,7 @@
 #include "serve/pieces.h"
 #include "serve/response_store.h"
 #include "serve/server.h"
+#include "text/boundary.h"
 
 typedef struct qn_exchange qn_exchange;
 
@@ -97,6 +98,7 @@ typedef struct qn_generation {
     qn_arena arena;
     qn_fields fields;
     qn_ids prompt;
+    uint32_t snapshot_at; /* of qn_request */
     uint32_t max_tokens;  /* clamped to the context */
     qn_think_limit think; /* of the reasoning's length */
     qn_output output;     /* what the reply may hold besides text */
@@ -162,6 +164,7 @@ struct qn_server {
     uint16_t port;
     int listen_fd;
     struct MHD_Daemon *daemon;
+    qn_boundary boundary;        /* the preparing thread alone */
     char fingerprint[64];        /* system_fingerprint */
     qn_metrics metrics;
     qn_response_store *responses; /* NULL: responses are not stored */

@@ -44,7 +44,7 @@ static bool submit(qn_exchange *x, qn_http_error *e)
     qn_request req = {
         .prompt = g->prompt.data, .n_prompt = g->prompt.len, .max_tokens = g->max_tokens,
         .eos = loaded->eos, .n_eos = loaded->n_eos, .sampling = g->fields.sampling,
-        .think = g->think,
+        .think = g->think, .snapshot_at = g->snapshot_at,
         .ignore_eos = g->fields.ignore_eos, .min_tokens = g->fields.min_tokens,
         .prompt_logprobs = g->fields.echo && g->fields.logprobs,
         .notify = notify, .user = x, .request_id = x->request_id,

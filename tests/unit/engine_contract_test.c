@@ -114,22 +114,38 @@ static void test_lengths(void **state)
     stop(e, m);
 }
 
+/* Only recurrent layers need a checkpoint, and so a chunk that ends there. */
+static void snapshot_case(bool recurrent, uint32_t at)
+{
+    enum { CACHED = 48, L = 200 };
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.recurrent = recurrent});
+    qn_engine_opts o = small;
+    o.checkpoint_min = 1;
+    qn_engine *e = start(m, o);
+    finish(submit(e, &(qn_request){.prompt = ids, .n_prompt = CACHED}));
+    run r = finish(submit(e, &(qn_request){.prompt = ids, .n_prompt = L, .snapshot_at = at,
+                                           .max_tokens = 2}));
+    assert_int_equal(r.done.stats.cached_tokens, CACHED);
+    uint32_t cut = at && at < L - 1 ? at : L - 1;
+    check_ends(&r, CACHED, recurrent ? cut : 0, L);
+    assert_int_equal(r.tokens[0], qn_fake_next(m, ids, L));
+    /* Another prompt that leaves this one at the snapshot point. */
+    static uint32_t other[L];
+    memcpy(other, ids, sizeof other);
+    if (recurrent && cut > CACHED) {
+        other[cut] = (other[cut] + 1) % QN_FAKE_VOCAB;
+        r = finish(submit(e, &(qn_request){.prompt = other, .n_prompt = L, .max_tokens = 1}));
+        assert_int_equal(r.done.stats.cached_tokens, cut);
+        assert_int_equal(r.tokens[0], qn_fake_next(m, other, L));
+    }
+    stop(e, m);
+}
+
 static void test_snapshot(void **state)
 {
     (void)state;
-    enum { CACHED = 48, L = 200 };
-    static const uint32_t at[] = {0, 1, CACHED, CACHED + 1, 100, L - 1, L, L + 5, UINT32_MAX};
-    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
-        qn_model *m = qn_fake_model(NULL);
-        qn_engine *e = start(m, small);
-        finish(submit(e, &(qn_request){.prompt = ids, .n_prompt = CACHED}));
-        run r = finish(submit(e, &(qn_request){.prompt = ids, .n_prompt = L, .snapshot_at = at[i],
-                                               .max_tokens = 2}));
-        assert_int_equal(r.done.stats.cached_tokens, CACHED);
-        check_ends(&r, CACHED, at[i], L);
-        assert_int_equal(r.tokens[0], qn_fake_next(m, ids, L));
-        stop(e, m);
-    }
+    static const uint32_t at[] = {0, 1, 48, 49, 100, 199, 200, 205, UINT32_MAX};
+    for (size_t i = 0; i < 2 * (sizeof at / sizeof *at); i++) snapshot_case(i % 2, at[i / 2]);
 }
 
 static void test_first_token_ends(void **state)
