@@ -1,6 +1,6 @@
 /* text_boundary_test.c - the boundary is what this prompt and the next turn's really share.
  *
- * Two templates of their own always; with QUERN_TEST_SHARED (or ../shared beside the repository) published
+ * Templates of its own always; with QUERN_TEST_SHARED (or ../shared beside the repository) published
  * ones too, each with several tokenizers. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,23 +157,100 @@ static void test_own_templates(void **state)
     }
 }
 
+/* The source of a published template [n]; without it the test is skipped. */
+static char *read_published(const char *name, size_t *n)
+{
+    char path[512], *source;
+    qn_err err = {0};
+    const char *shared = getenv("QUERN_TEST_SHARED");
+    snprintf(path, sizeof path, "%s/data/templates/%s.jinja",
+             shared ? shared : QN_TEST_DIR "/../../shared", name);
+    if (qn_file_read(path, 1 << 20, &source, n, &err)) {
+        print_message("%s\n", err.text);
+        skip();
+    }
+    return source;
+}
+
 static void test_published(void **state)
 {
     (void)state;
-    const char *shared = getenv("QUERN_TEST_SHARED");
-    if (!shared) shared = QN_TEST_DIR "/../../shared";
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
-        char path[512], *source;
         size_t n;
-        qn_err err = {0};
-        snprintf(path, sizeof path, "%s/data/templates/%s.jinja", shared, published[i]);
-        if (qn_file_read(path, 1 << 20, &source, &n, &err)) {
-            print_message("%s\n", err.text);
-            skip();
-        }
+        char *source = read_published(published[i], &n);
         for (size_t k = 0; k < sizeof tokenizers / sizeof *tokenizers; k++) {
             print_message("%s, %s\n", published[i], tokenizers[k]);
             assert_true(check_template(tokenizers[k], source, n) > 0);
+        }
+        free(source);
+    }
+}
+
+/* Add a call with reasoning before it (or none), and its result. */
+static void add_call(json_t *messages, const char *reasoning)
+{
+    json_t *call = json_pack("{s:s, s:s, s:[{s:s, s:s, s:{s:s, s:{s:s}}}]}", "role", "assistant",
+                             "content", "", "tool_calls", "type", "function", "id", "call00001",
+                             "function", "name", "find", "arguments", "what", "a thing");
+    assert_non_null(call);
+    if (reasoning) {
+        json_object_set_new(call, "reasoning_content", json_string(reasoning));
+        json_object_set_new(call, "thinking", json_string(reasoning));
+    }
+    json_array_append_new(messages, call);
+    json_array_append_new(messages, json_pack("{s:s, s:s, s:s, s:s}", "role", "tool", "name", "find",
+                                              "tool_call_id", "call00001", "content", "Found."));
+}
+
+/* One call after the other: the boundary is in what both prompts share, and at most the reasoning's
+ * opening marker before its end. */
+static void check_loop(rig *g, const char *reasoning)
+{
+    enum { OPENING = 8 };
+    qn_buf text[2] = {0};
+    qn_ids ids[2] = {0};
+    json_t *messages = json_array();
+    json_t *tools = json_loads(
+        "[{\"type\":\"function\",\"function\":{\"name\":\"find\",\"description\":\"Find it.\","
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"what\":{\"type\":\"string\","
+        "\"description\":\"the thing\"}},\"required\":[\"what\"]}}}]", 0, NULL);
+    add(messages, "user", "Find all things.");
+    assert_true(prompt(g, messages, tools, NULL, &text[0], &ids[0]));
+    for (uint32_t round = 0; round < 4; round++) {
+        uint32_t now = round % 2, then = !now, same = 0;
+        uint32_t at = find(g, messages, tools, NULL, &text[now], &ids[now]);
+        add_call(messages, reasoning);
+        assert_true(prompt(g, messages, tools, NULL, &text[then], &ids[then]));
+        while (same < ids[now].len && ids[now].data[same] == ids[then].data[same]) same++;
+        if (!at || at > same || same - at > OPENING) {
+            fail_msg("round %u: %u, not %u of %zu", round, at, same, ids[now].len);
+        }
+    }
+    json_decref(messages);
+    json_decref(tools);
+    for (int i = 0; i < 2; i++) {
+        qn_buf_release(&text[i]);
+        qn_ids_release(&ids[i]);
+    }
+}
+
+static void test_published_loops(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"Qwen-Qwen3-0.6B", "Qwen3.5-4B", "Qwen3-Coder", "GLM-4.6",
+                                        "openai-gpt-oss-120b", "LFM2.5-Instruct"};
+    const char *long_thought = "First I look here. Then I look there, and there, and there again. "
+                               "Then I look here. Then I look there, and there, and there again. "
+                               "Then I look here. Then I look there, and there, and there again. "
+                               "Then I look here. Then I look there, and there, and there again.";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n;
+        char *source = read_published(names[i], &n);
+        for (uint32_t k = 0; k < 4; k++) {
+            rig g = rig_open(k % 2 ? "llama3" : "qwen2", source, n);
+            print_message("%s %u\n", names[i], k);
+            check_loop(&g, k < 2 ? NULL : long_thought);
+            rig_close(&g);
         }
         free(source);
     }
@@ -262,7 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_own_templates), cmocka_unit_test(test_published),
         cmocka_unit_test(test_none),          cmocka_unit_test(test_tool_loop),
-        cmocka_unit_test(test_many_kinds),
+        cmocka_unit_test(test_many_kinds),    cmocka_unit_test(test_published_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
