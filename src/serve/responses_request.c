@@ -104,6 +104,7 @@ static bool add_message(json_t *item, walk *w)
     bool is_tool = !strcmp(role, "tool");
     json_t *m = qn_form_add_message(w->messages, is_tool ? "tool" : "user", v);
     if (is_tool) qn_form_copy(m, "tool_call_id", item, "tool_call_id");
+    else qn_buf_clear(&w->reasoning); /* of an answer that was cut: no later one's */
     w->open = NULL;
     return true;
 }

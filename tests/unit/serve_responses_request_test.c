@@ -108,6 +108,11 @@ static void test_reasoning(void **state)
                  "[{'role':'assistant','content':'','reasoning_content':'hm','tool_calls':[{'id':'c','type':'function',"
                  "'function':{'name':'f','arguments':'{}'}}]},{'role':'assistant','content':'a','reasoning_content':"
                  "'so'},{'role':'assistant','content':'b'}]");
+    /* The answer was cut before its text: the next one has other reasons. */
+    expect_input("[{'role':'user','content':'a'},{'type':'reasoning','summary':[{'type':'summary_text','text':'hm'}]},"
+                 "{'role':'user','content':'b'},{'role':'assistant','content':'c'}]",
+                 true,
+                 "[{'role':'user','content':'a'},{'role':'user','content':'b'},{'role':'assistant','content':'c'}]");
 }
 
 static void test_past(void **state)
