@@ -5,12 +5,14 @@ measures how much longer a token takes than the model's step. 20 seconds here; f
 QUERN_SCRIPTED may name a server built with sanitizers; QUERN_LOAD_SECONDS shortens the run then.
 """
 import asyncio
+import concurrent.futures
 import json
 import os
 import random
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import httpx
@@ -124,25 +126,31 @@ class Load:
 
 
 PROBE = """
-import http.client, json, sys, time
+import json, socket, struct, sys, time
+SO_TIMESTAMPNS = 35
 port, end, gaps = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), []
 while time.monotonic() < end:
-    c = http.client.HTTPConnection("127.0.0.1", port)
-    c.request("POST", "/v1/chat/completions", sys.argv[3])
-    r, last = c.getresponse(), None
-    for line in r:
-        if b'"content":"p' in line:  # not the first frame, which comes before the prompt is computed
-            now = time.monotonic()
+    s, last = socket.create_connection(("127.0.0.1", port)), 0
+    s.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    s.sendall(sys.argv[3].encode())
+    while True:
+        data, said, _, _ = s.recvmsg(1 << 16, 256)
+        if not data: break
+        if b'"content":"p' in data:  # not the first frame, which comes before the prompt is computed
+            now = next(struct.unpack("qq", d) for level, kind, d in said if kind == SO_TIMESTAMPNS)
+            now = now[0] + now[1] / 1e9
             if last: gaps.append(now - last)
             last = now
-    c.close()
+    s.close()
 gaps.sort()
 print(json.dumps([gaps[len(gaps) // 2] * 1000, gaps[len(gaps) * 99 // 100] * 1000, len(gaps)]))
 """
 
 
 def probe(port, seconds):
-    return subprocess.Popen([sys.executable, "-c", PROBE, str(port), str(seconds), json.dumps(ask("p" * 60))],
+    """How long tokens take from one to the next, median and p99, by the time at which the kernel has them: when this
+    process gets a core of those that the other clients use as well is not the server's doing."""
+    return subprocess.Popen([sys.executable, "-c", PROBE, str(port), str(seconds), request(port, ask("p" * 60)).decode()],
                             stdout=subprocess.PIPE)
 
 
@@ -165,8 +173,15 @@ def test_load(start_scripted, capsys):
     async def everything():
         await asyncio.gather(load.run(), watch())
 
+    def clients():
+        # They stand for other machines: what they take of these cores must not come before the server's share.
+        nice = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        asyncio.run(everything())
+
     beside = probe(server.port, SECONDS)
-    asyncio.run(everything())
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pool.submit(clients).result()
     late = memory_kib(server.process)
     busy = json.loads(beside.communicate()[0])
     added = busy[1] - base[0]
