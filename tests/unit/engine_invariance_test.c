@@ -181,7 +181,7 @@ static uint64_t tight_bytes(const qn_model *m, const setting *s, const request *
     kv.block_tokens = s->block;
     uint64_t bytes = 0;
     for (uint32_t g = 0; s->kv_bytes && g < kv.n_groups; g++) {
-        uint32_t n = longest(s, q), seen = kv.groups[g].window + kv.groups[g].keep + 64;
+        uint32_t n = longest(s, q), seen = kv.groups[g].window + kv.groups[g].keep + s->step;
         if (max_kv_size && seen < n) n = seen; /* the only group, so that rows must compete here */
         bytes += m->dev->ops->kv_block_bytes(m->dev, &kv, g) * (n / s->block + 8);
     }
