@@ -70,7 +70,7 @@ def test_unknown_flag():
     for verb in ("generate", "serve", "benchmark", "cache-prompt"):
         fails(verb, "--kv-quant", "5", status=2, says='unknown KV scheme "5"; choose off, config, 8, 4')
         fails(verb, "--kv-quant", "8", "--kv-bits", "8", status=2, says="--kv-quant and --kv-bits exclude each other")
-    fails("generate", "--max-kv-size", "4", "x", "y", status=2, says="not supported yet: --max-kv-size")
+    fails("generate", "--num-draft-tokens", "4", "x", "y", status=2, says="not supported yet: --num-draft-tokens")
 
 
 def test_help_everywhere():
@@ -93,7 +93,7 @@ def test_environment_is_checked(empty):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell, tmp_path):
     status, out, _ = quern("completion", shell)
-    assert status == 0 and "temperature" in out and "max-kv-size" not in out
+    assert status == 0 and "temperature" in out and "num-draft-tokens" not in out
     if shutil.which(shell):
         path = tmp_path / "script"
         path.write_text(out)
