@@ -8,8 +8,6 @@
 
 enum { MAX_ITEMS = 100, DEFAULT_ITEMS = 20 }; /* of one page; OpenAI's */
 
-static const char items_suffix[] = "/input_items";
-
 static bool fail_unknown(const char *id, qn_http_error *e)
 {
     return qn_fail_with(e, 404, "invalid_request_error", NULL, "response_id",
@@ -128,7 +126,7 @@ static json_t *cut_page(const json_t *all, const page *p, bool *has_more, qn_htt
 json_t *qn_responses_items(qn_exchange *x, qn_http_error *e)
 {
     char id[sizeof x->path];
-    size_t n = strlen(x->tail) - (sizeof items_suffix - 1), i;
+    size_t n = strlen(x->tail) - strlen(x->route->suffix), i; /* of the id */
     page p;
     json_t *all = NULL, *item;
     qn_response_store *s = x->server->responses;
