@@ -23,8 +23,8 @@ typedef struct qn_item {
     const float *given; /* [n_new, E] embeddings of these tokens, as merged from text and media;
                            NULL: the embedding matrix's rows of their ids */
     /* First position that a reference computes in a call of one token, the ones before in larger
-     * calls; 0: none. For devices that follow the order of a reference's rotating cache; others
-     * ignore it. */
+     * calls; 1: all of them, from position 0; 0: none. For devices that follow the order of a
+     * reference's rotating cache or its two forms of latent attention; others ignore it. */
     uint32_t decode_from;
     /* Positions that were brought in not quantized before the sequence's first pass. To devices that
      * quantize KV after a pass, as mlx-lm does, an item from there is still a first one; others

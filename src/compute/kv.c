@@ -52,6 +52,21 @@ static qn_code check_codec(uint32_t layer, const char *what, qn_kv_codec c, uint
     return QN_OK;
 }
 
+static qn_code check_latent(const qn_kv_layer *l, uint32_t i, uint32_t max_head, qn_err *err)
+{
+    if (qn_kv_quantized(l->k_codec) || qn_kv_quantized(l->v_codec))
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "KV layer %u has latent attention (MLA), whose cache cannot be quantized; choose "
+                          "no KV quantization", i);
+    if (l->n_kv_heads != 1 || l->d_k % QN_KV_LATENT_UNIT || l->d_v % QN_KV_LATENT_UNIT ||
+        l->d_k + l->d_v > max_head || l->k_codec.form != l->v_codec.form)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "KV layer %u: not supported yet: a latent row of %u and %u elements; multiples of "
+                          "%d of together at most %u, in one form, are supported", i, l->d_k, l->d_v,
+                          QN_KV_LATENT_UNIT, max_head);
+    return QN_OK;
+}
+
 static qn_code check_layer(const qn_kv_spec *spec, uint32_t i, uint32_t max_head, qn_err *err)
 {
     const qn_kv_layer *l = &spec->layers[i];
@@ -63,8 +78,9 @@ static qn_code check_layer(const qn_kv_spec *spec, uint32_t i, uint32_t max_head
         return qn_err_set(err, QN_UNSUPPORTED,
                           "KV layer %u: head sizes %u and %u, from 1 to %u are supported", i,
                           l->d_k, l->d_v, max_head);
-    qn_code rc = check_codec(i, "key", l->k_codec, l->d_k, err);
-    return rc ? rc : check_codec(i, "value", l->v_codec, l->d_v, err);
+    qn_code rc = l->latent ? check_latent(l, i, max_head, err) : QN_OK;
+    if (rc || (rc = check_codec(i, "key", l->k_codec, l->d_k, err))) return rc;
+    return check_codec(i, "value", l->v_codec, l->d_v, err);
 }
 
 qn_code qn_kv_spec_check(const qn_kv_spec *spec, uint32_t max_head, qn_err *err)

@@ -16,7 +16,10 @@
 #include "core/err.h"
 #include "format/dtype.h"
 
-enum { QN_KV_SPLIT = 256 }; /* attention merges partial results at multiples of this position */
+enum {
+    QN_KV_SPLIT = 256,      /* attention merges partial results at multiples of this position */
+    QN_KV_LATENT_UNIT = 16  /* elements: the parts of a latent layer's rows are multiples */
+};
 
 typedef enum qn_kv_rule {
     QN_KV_FULL = 0, /* query p sees keys 0..p */
@@ -57,6 +60,12 @@ typedef struct qn_state_layer {
 typedef struct qn_kv_layer {
     uint32_t group;
     uint32_t n_kv_heads, d_k, d_v; /* head sizes of keys and values */
+    /* One row per token serves all query heads (MLA, spec models 3.10), named as in mlx-lm: the key
+     * is a latent vector, from which a device makes what heads need of it, and the "value" is the
+     * key's rotated part. Nothing else is stored. Says what a token keeps, not who sees it: that is
+     * the group's rule, so windows hold for these layers too. One KV head, parts of one codec that
+     * is not quantized, sizes multiples of QN_KV_LATENT_UNIT. */
+    bool latent;
     qn_kv_codec k_codec, v_codec;
     qn_state_layer state;
 } qn_kv_layer;

@@ -127,6 +127,16 @@ typedef struct qn_attend {
     qn_tensor sinks;  /* [1, H] or absent: one extra logit per head, its probability dropped */
 } qn_attend;
 
+/* Attention of a latent layer (qn_kv_layer.latent). The matrices are stacks of H, one per head: embed
+ * [H, Dk, N] brings the part of a query that has no position, N elements, to the latent; unembed
+ * [H, M, Dk] brings a latent to the head's result. */
+typedef struct qn_latent {
+    uint32_t layer;   /* index into the KV spec's layers */
+    uint32_t n_heads; /* H */
+    float scale;      /* applied to the query */
+    const qn_weight *embed, *unembed;
+} qn_latent;
+
 struct qn_ops {
     /* ---- load time; errors are values ---- */
 
@@ -236,7 +246,9 @@ struct qn_ops {
     /* Layer norm over the columns; weight and bias [1, cols], each may be absent. */
     qn_tensor (*layer_norm)(qn_run *r, qn_tensor x, qn_tensor weight, qn_tensor bias, float eps);
 
-    /* Rotate the heads of x [T, n*d_head] in place by the batch's positions. */
+    /* Rotate the heads of x [T, n*d_head] in place by the batch's positions. Of the last head only
+     * the rotated elements need be there: a view that begins inside the heads rotates what lies from
+     * there on. */
     void (*rope)(qn_run *r, qn_tensor x, uint32_t d_head, const qn_rope *rope);
 
     /* Append k [T, Hk*Dk] and v [T, Hk*Dv] at the batch's positions of a layer, encoded by its
@@ -247,6 +259,13 @@ struct qn_ops {
      * partials are formed per QN_KV_SPLIT positions and merged in ascending order (spec engine R3).
      */
     qn_tensor (*attend)(qn_run *r, qn_tensor q, const qn_attend *a);
+
+    /* Attention of q [T, H*(N+Dv)] over a latent layer, heads [without position | rotated]. With the
+     * latent c and the rotated part r of a stored row, the score is scale * ((embed q1) . c + q2 . r)
+     * and the value unembed c: [T, H*M]. Whether c is brought to the heads or queries and results to c
+     * is the device's choice; only devices that imitate mlx-lm (qn_device.exact) let it depend on the
+     * item, as mlx-lm lets it depend on the call. */
+    qn_tensor (*attend_latent)(qn_run *r, qn_tensor q, const qn_latent *a);
 
     /* Elementwise: act(x); act(gate)*up; a+b; a*b; x*s. Same shapes; b of add and mul may have one
      * row, which is then used for every row. */

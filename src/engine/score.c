@@ -106,7 +106,7 @@ qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_op
     uint32_t done = 0;
     for (size_t i = 0; !rc && done < n; i++) {
         uint32_t take = i < o->n_chunks ? o->chunks[i] : max_chunk;
-        bool single = take == 1; /* not the rest of a larger one */
+        bool single = take == 1 || n == 1; /* not the rest of a larger one */
         if (take > n - done) take = n - done;
         if (!single) s.decode_from = 0;
         else if (!s.decode_from) s.decode_from = done ? done : 1;

@@ -21,13 +21,16 @@ enum {
 /* ---- sizes ---- */
 
 /* May rows share what others computed? Not, on `ref`, the keys behind a wrapped window, which depend
- * on where the other row's prompt ended (qn_item), nor what was computed beside a quantized cache,
- * which depends on where it was cut. */
+ * on where the other row's prompt ended (qn_item), nor latents, whose bits do so too, nor what was
+ * computed beside a quantized cache, which depends on where it was cut. */
 static bool can_share(const qn_engine *e)
 {
     if (e->compat) return false;
     for (uint32_t g = 0; e->exact && g < e->kv.n_groups; g++) {
         if (e->kv.groups[g].rule == QN_KV_SLIDING) return false;
+    }
+    for (uint32_t i = 0; e->exact && i < e->kv.n_layers; i++) {
+        if (e->kv.layers[i].latent) return false;
     }
     return !e->o.no_prefix_cache;
 }

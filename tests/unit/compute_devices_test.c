@@ -461,6 +461,48 @@ static size_t coded_attention(const side *s, const inputs *in, int round, float 
     return n;
 }
 
+enum { LATENT_HEADS = 3, LATENT = 48, ROTATED = 16, LATENT_OUT = 20 };
+
+/* the_matrix is `embed`. Float32 rows, so that both devices store the same; the scale is small, because
+ * a score's error becomes a probability's factor. Some items are cut between the reference's forms. */
+static size_t latent_attention(const side *s, const inputs *in, int round, float *out)
+{
+    static float values[LATENT_HEADS * LATENT_OUT * LATENT];
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) values[i] = sinf((float)i);
+    qn_matrix m = {.n_experts = LATENT_HEADS, .n_out = LATENT_OUT, .n_in = LATENT, .weight = values,
+                   .dtype = QN_F32};
+    uint32_t n_blocks[QN_MAX_KV_GROUPS] = {N_BLOCKS};
+    qn_kv *kv;
+    qn_kv_layer layers[2] = {{.n_kv_heads = 1, .d_k = 4, .d_v = 4},
+                             {.n_kv_heads = 1, .d_k = LATENT, .d_v = ROTATED, .latent = true}};
+    qn_kv_spec spec = {.block_tokens = BLOCK_TOKENS, .n_groups = 1, .n_layers = 2, .layers = layers};
+    spec.groups[0] = round % 2 ? (qn_kv_group){QN_KV_SLIDING, 20, round % 4} : (qn_kv_group){0};
+    const qn_latent a = {1, LATENT_HEADS, 0.01f, load(s, the_matrix), load(s, &m)};
+    renew_run((side *)(uintptr_t)s);
+    assert_int_equal(CALL(s, kv_new, s->dev, &spec, n_blocks, &kv, &err), QN_OK);
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        for (uint32_t at = 0; at < in->n_past[i]; at += MAX_T) {
+            uint32_t t = in->n_past[i] - at < MAX_T ? in->n_past[i] - at : MAX_T;
+            qn_item item = {.n_new = t, .n_past = at, .blocks = {in->blocks[i]}};
+            qn_batch b = {.n_tokens = t, .n_items = 1, .items = &item, .ids = in->ids, .pos = in->pos};
+            CALL(s, begin, s->run, &b, kv);
+            CALL(s, kv_write, s->run, 1, up(s, in->b + at, t, LATENT), up(s, in->c + at, t, ROTATED));
+            finish(s);
+        }
+    }
+    inputs cut = *in;
+    for (uint32_t i = 0; i < cut.batch.n_items; i++)
+        cut.items[i].decode_from = round % 3 ? cut.items[i].n_past + 1 + (uint32_t)round % 4 : 0;
+    cut.batch.items = cut.items;
+    CALL(s, begin, s->run, &cut.batch, kv);
+    CALL(s, kv_write, s->run, 1, up(s, in->b, in->t, LATENT), up(s, in->c, in->t, ROTATED));
+    qn_tensor q = up(s, in->a, in->t, LATENT_HEADS * (the_matrix->n_in + ROTATED));
+    size_t n = take(s, CALL(s, attend_latent, s->run, q, &a), out);
+    finish(s);
+    CALL(s, kv_free, kv);
+    return n;
+}
+
 static size_t recurrence(const side *s, const inputs *in, int round, float *out)
 {
     size_t n = 0;
@@ -518,6 +560,7 @@ static const test_case cases[] = {
     {"routing", routing, 2e-6},         {"recurrence", recurrence, 1e-5},
     {"products", products, 6e-5},       {"experts", expert_products, 6e-5},
     {"codes", codes, 0},                {"coded attention", coded_attention, 4e-6},
+    {"latent attention", latent_attention, 6e-5},
 };
 
 enum { MAX_OUT = 12 * MAX_T * MAX_COLS };
@@ -562,12 +605,14 @@ static void run_case(const test_case *c, side *s, side *ref, const char *label)
     for (int round = 0; round < ROUNDS; round++) {
         draw(&in, round, round < 9 ? widths[round] : 1 + below(340));
         qn_matrix m = {0};
-        bool matrix = c->run == products || c->run == expert_products;
+        bool latent = c->run == latent_attention;
+        bool matrix = latent || c->run == products || c->run == expert_products;
         if (matrix) {
             const form *f = &forms[below(N_FORMS)];
             uint32_t group = f->spec.group_size ? f->spec.group_size : 1;
-            m = matrix_new(f, c->run == products ? 1 : 5, 40 + below(60),
-                           group * (1 + below(200 / group + 1)));
+            m = latent ? matrix_new(f, LATENT_HEADS, LATENT, group * (1 + below(128 / group)))
+                       : matrix_new(f, c->run == products ? 1 : 5, 40 + below(60),
+                                    group * (1 + below(200 / group + 1)));
             the_matrix = &m;
         }
         size_t n = c->run(s, &in, round, mine);

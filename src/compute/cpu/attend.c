@@ -1,4 +1,5 @@
-/* attend.c - attention over the block tables: cuts the work into parts and merges the splits.
+/* attend.c - attention over the block tables: cuts the work into parts and merges the splits. Over a
+ * latent layer it takes queries that latent.c has brought to the latent, and gives sums of latents.
  *
  * The rows of an item for one KV head are its query heads at each new position: row i is head
  * i mod G (of the G = H/Hk heads that share the KV head) at new token i / G. A unit is up to
@@ -31,6 +32,8 @@ typedef struct attend {
     const qn_kv_place *place;
     const qn_attend *a;
     qn_tensor q, y;
+    uint32_t q_head, y_head;   /* elements of a query head, and of its result */
+    uint32_t v_ld;             /* of a value: y_head rounded up to 16 */
     uint32_t group_heads;      /* G */
     uint32_t window;           /* 0: everything before */
     uint32_t keep;             /* keys at the start that are seen as well */
@@ -126,10 +129,10 @@ static bool split_rows(const attend *w, const unit *u, uint32_t s, uint32_t *r0,
 
 static thread_area area_of(const attend *w, uint32_t thread)
 {
-    size_t v_ld = w->place->v_ld;
+    size_t v_ld = w->v_ld;
     float *f = qn_cpu_thread(w->run, thread);
     thread_area t;
-    t.q = f, f += QN_ATTEND_ROWS * ((w->layer->d_k + 15) & ~15u);
+    t.q = f, f += QN_ATTEND_ROWS * ((w->q_head + 15) & ~15u);
     t.p = f, f += QN_ATTEND_ROWS * QN_KV_SPLIT;
     t.split.acc = f, f += QN_ATTEND_ROWS * v_ld;
     t.total.acc = f, f += QN_ATTEND_ROWS * v_ld;
@@ -144,17 +147,17 @@ static thread_area area_of(const attend *w, uint32_t thread)
 
 static size_t area_bytes(const attend *w)
 {
-    size_t row = ((w->layer->d_k + 15) & ~15u) + QN_KV_SPLIT + 2 * (size_t)w->place->v_ld + 6;
+    size_t row = ((w->q_head + 15) & ~15u) + QN_KV_SPLIT + 2 * (size_t)w->v_ld + 6;
     return (QN_ATTEND_ROWS * row * sizeof(float) + 63) / 64 * 64;
 }
 
 _Static_assert(QN_ATTEND_ROWS * (3 * QN_CPU_MAX_HEAD + QN_KV_SPLIT + 6) * sizeof(float) <=
                    QN_CPU_THREAD_BYTES, "a thread's scratch holds the areas of attention");
 
-/* The unit's queries, multiplied by the scale, as rows of d_k. */
+/* The unit's queries, multiplied by the scale, as rows of q_head. */
 static void gather_q(const attend *w, const unit *u, float *q)
 {
-    uint32_t d_k = w->layer->d_k, heads = w->group_heads;
+    uint32_t d_k = w->q_head, heads = w->group_heads;
     for (uint32_t r = 0; r < u->n_rows; r++) {
         uint32_t row = u->row0 + r, head = u->kv_head * heads + row % heads;
         const float *from = qn_cpu_row(w->q, u->item->row0 + row / heads) + (size_t)head * d_k;
@@ -174,8 +177,10 @@ static void point_tiles(const attend *w, const unit *u, uint32_t s, uint32_t lo,
         uint32_t pos = split_start(w, s) + seen * QN_KV_TILE;
         const uint8_t *block = qn_cpu_kv_block(w->kv, u->item, w->layer->group, pos);
         uint32_t tile = pos % w->kv->spec.block_tokens / QN_KV_TILE;
-        job->k[t] = block + p->k + u->kv_head * p->k_head + tile * p->k_tile;
-        job->v[t] = block + p->v + u->kv_head * p->v_head + tile * p->v_tile;
+        const uint8_t *k = block + p->k + u->kv_head * p->k_head + tile * p->k_tile;
+        const uint8_t *v = block + p->v + u->kv_head * p->v_head + tile * p->v_tile;
+        job->k[t] = w->layer->latent ? v : k; /* attend.h: a latent is the value */
+        job->v[t] = w->layer->latent ? k : v;
     }
 }
 
@@ -193,14 +198,15 @@ static bool split_partial(const attend *w, const unit *u, uint32_t s, const thre
         .k_codec = w->layer->k_codec,
         .v_codec = w->layer->v_codec,
         .n_rows = *r1 - *r0,
-        .d_k = w->layer->d_k,
-        .v_ld = w->place->v_ld,
+        .d_k = w->q_head,
+        .v_ld = w->v_ld,
+        .k_ld = w->layer->latent ? w->layer->d_v : 0,
         .softcap = w->a->softcap,
-        .q = t->q + (size_t)*r0 * w->layer->d_k,
+        .q = t->q + (size_t)*r0 * w->q_head,
         .lo = t->lo + *r0,
         .hi = t->hi + *r0,
         .p = t->p,
-        .out = part_rows(out, *r0, w->place->v_ld),
+        .out = part_rows(out, *r0, w->v_ld),
     };
     point_tiles(w, u, s, t->lo[*r0], t->hi[*r1 - 1], &job);
     w->run->cpu->k->attend_split(&job);
@@ -209,7 +215,7 @@ static bool split_partial(const attend *w, const unit *u, uint32_t s, const thre
 
 static void merge(const attend *w, qn_attend_part to, qn_attend_part from, uint32_t r0, uint32_t r1)
 {
-    uint32_t v_ld = w->place->v_ld;
+    uint32_t v_ld = w->v_ld;
     qn_attend_part a = part_rows(to, r0, v_ld), b = part_rows(from, r0, v_ld);
     w->run->cpu->k->attend_merge(&a, &b, r1 - r0, v_ld);
 }
@@ -217,14 +223,14 @@ static void merge(const attend *w, qn_attend_part to, qn_attend_part from, uint3
 static void clear(const attend *w, qn_attend_part p, uint32_t n_rows)
 {
     for (uint32_t r = 0; r < n_rows; r++) p.max[r] = -INFINITY, p.sum[r] = 0;
-    memset(p.acc, 0, (size_t)n_rows * w->place->v_ld * sizeof(float));
+    memset(p.acc, 0, (size_t)n_rows * w->v_ld * sizeof(float));
 }
 
 /* Add the sinks, divide by the sum, and store the rows. A sink is the partial of a key with value
  * 0; `spare` is memory for it. */
 static void finish(const attend *w, const unit *u, qn_attend_part total, qn_attend_part spare)
 {
-    uint32_t heads = w->group_heads, d_v = w->layer->d_v, v_ld = w->place->v_ld;
+    uint32_t heads = w->group_heads, d_v = w->y_head, v_ld = w->v_ld;
     if (w->a->sinks.addr) {
         clear(w, spare, u->n_rows);
         for (uint32_t r = 0; r < u->n_rows; r++) {
@@ -307,7 +313,7 @@ static uint32_t most_splits(const attend *w, uint64_t *work)
         uint32_t n = (end - 1) / QN_KV_SPLIT + 1 + (w->keep > 0);
         if (n > most) most = n;
         uint32_t seen = w->window && w->window < end ? w->window : end;
-        *work += (uint64_t)b->items[i].n_new * seen * (w->layer->d_k + w->layer->d_v);
+        *work += (uint64_t)b->items[i].n_new * seen * (w->q_head + w->y_head);
     }
     *work *= w->a->n_heads;
     return most;
@@ -345,7 +351,7 @@ static void measure(const attend *w, uint32_t threads)
     if (area > need->thread) need->thread = area;
     if (threads == 1 || n_splits == 1) return;
     size_t bytes = (PARTS_PER_THREAD * threads - 1) * (n_splits + 1) * LEAST_TILE_ROWS *
-                   (w->place->v_ld + 2) * sizeof(float);
+                   (w->v_ld + 2) * sizeof(float);
     bytes = bytes < QN_CPU_PARTIAL_BYTES ? (bytes + 63) / 64 * 64 : QN_CPU_PARTIAL_BYTES;
     if (bytes > need->partials) need->partials = bytes;
 }
@@ -357,11 +363,13 @@ qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a)
     qn_check(a->layer < kv->spec.n_layers);
     const qn_kv_layer *l = &kv->spec.layers[a->layer];
     qn_check(l->n_kv_heads && a->n_heads && a->n_heads % l->n_kv_heads == 0);
-    qn_check(q.rows == r->batch->n_tokens && q.cols == a->n_heads * l->d_k);
+    const uint32_t q_head = l->latent ? l->d_k + l->d_v : l->d_k, y_head = l->latent ? l->d_k : l->d_v;
+    qn_check(q.rows == r->batch->n_tokens && q.cols == a->n_heads * q_head);
     qn_check(!a->sinks.addr || a->sinks.cols == a->n_heads);
     const qn_kv_group *g = &kv->spec.groups[l->group];
     attend w = {.run = run, .kv = kv, .layer = l, .place = &kv->place[a->layer], .a = a, .q = q,
-                .y = qn_cpu_take(run, q.rows, a->n_heads * l->d_v),
+                .y = qn_cpu_take(run, q.rows, a->n_heads * y_head),
+                .q_head = q_head, .y_head = y_head, .v_ld = (y_head + 15) & ~15u,
                 .group_heads = a->n_heads / l->n_kv_heads,
                 .window = g->rule == QN_KV_SLIDING ? g->window : 0,
                 .keep = g->keep};
@@ -373,7 +381,7 @@ qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a)
     set_tiles(&w, threads);
     uint64_t work;
     uint32_t n_splits = most_splits(&w, &work);
-    w.slot_floats = (size_t)w.tile_rows * (w.place->v_ld + 2);
+    w.slot_floats = (size_t)w.tile_rows * (w.v_ld + 2);
     size_t room = run->need.partials / sizeof(float) / (w.slot_floats * w.n_units);
     if (threads == 1 || work < SMALL_WORK) {
         for (uint32_t i = 0; i < w.n_units; i++) whole_unit(&w, i, 0);

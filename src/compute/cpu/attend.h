@@ -6,6 +6,7 @@
  * attend_merge. The order of every sum is fixed and the same in all variants, which therefore give
  * the same bits:
  *   scores  one chain of fused multiply-adds per (row, key), over the head dimension ascending
+ *           (latent: 16 lanes (d mod 16), d ascending within a lane, then one fixed tree)
  *   sum     16 lanes (key mod 16), keys ascending within a lane, then one fixed tree
  *   acc     one chain of fused multiply-adds per (row, d), keys ascending
  * Nothing depends on which rows are computed together. Keys outside a row's range are never used,
@@ -18,6 +19,8 @@
  *   Q4             keys: byte (d/2)*16 + lane has d even in its low half, d odd in the high half;
  *                  values: byte (lane*n + d)/2, d even in the low half; then the tables
  *   tables         scales [n/group][16 positions], then biases, of the codec's type
+ * A latent key is its value and more: v has its first v_ld elements, k the other k_ld, both in tiles
+ * of rows, so that nothing is stored twice. Its scores are sums along a row.
  * A byte belongs to one position, so positions can be written by different threads. A quantized
  * element is fma(scale, code, bias) in float32, rounded once: the sums above are the same as over
  * float32 elements of these values.
@@ -46,6 +49,7 @@ typedef struct qn_attend_job {
     qn_kv_codec k_codec, v_codec;
     uint32_t n_rows;          /* 1 .. QN_ATTEND_ROWS */
     uint32_t d_k, v_ld;       /* v_ld: the value head size rounded up to 16 */
+    uint32_t k_ld;            /* latent keys: elements of k, d_k = v_ld + k_ld; else 0 */
     float softcap;            /* 0: none */
     const float *q;           /* [n_rows, d_k], multiplied by the scale */
     const uint32_t *lo, *hi;  /* [n_rows] visible keys lo <= j < hi of the split; lo < hi */

@@ -139,6 +139,36 @@ V16_INLINE void score_rows(const qn_attend_job *job, uint32_t r0, const uint32_t
     }
 }
 
+/* The same for latent keys, which are rows: sums over 16 lanes of the row, then across the lanes. */
+V16_INLINE void score_latent_rows(const qn_attend_job *job, uint32_t r0, const uint32_t rows,
+                                  const qn_kv_form form)
+{
+    uint32_t t0, t1;
+    tile_range(job, r0, rows, &t0, &t1);
+    const float *q = job->q + (size_t)r0 * job->d_k;
+    for (uint32_t j = t0 * QN_KV_TILE; j < t1 * QN_KV_TILE; j++) {
+        const uint32_t t = j / QN_KV_TILE, lane = j % QN_KV_TILE;
+        v16 a[V16_SCORE_ROWS];
+        for (uint32_t i = 0; i < rows; i++) a[i] = v16_set(0.0f);
+        for (uint32_t d = 0; d < job->d_k; d += 16) {
+            v16 k = d < job->v_ld ? load_plain(job->v[t], (size_t)lane * job->v_ld + d, form)
+                                  : load_plain(job->k[t], (size_t)lane * job->k_ld + d - job->v_ld, form);
+            for (uint32_t i = 0; i < rows; i++)
+                a[i] = v16_fma(v16_load(q + (size_t)i * job->d_k + d), k, a[i]);
+        }
+        float *p = job->p + (size_t)r0 * QN_KV_SPLIT + j;
+        for (uint32_t i = 0; i < rows; i++) p[(size_t)i * QN_KV_SPLIT] = v16_sum(a[i]);
+    }
+}
+
+V16_INLINE void score_latent(const qn_attend_job *job, const qn_kv_form form)
+{
+    uint32_t r = 0;
+    for (; r + V16_SCORE_ROWS <= job->n_rows; r += V16_SCORE_ROWS)
+        score_latent_rows(job, r, V16_SCORE_ROWS, form);
+    for (; r < job->n_rows; r++) score_latent_rows(job, r, 1, form);
+}
+
 /* Block sizes are constants here, so that the accumulators are registers. */
 V16_INLINE void score_all(const qn_attend_job *job, const qn_kv_form form)
 {
@@ -270,12 +300,19 @@ static void value_block(const qn_attend_job *job, uint32_t r0, uint32_t rows)
         if (job->hi[r] > hi) value_span(job, r, 1, hi, job->hi[r]);
 }
 
+/* Keys and values of a latent layer have one form, which is not quantized. */
+V16_INLINE void score_plain(const qn_attend_job *job, const qn_kv_form form)
+{
+    if (job->k_ld) score_latent(job, form);
+    else score_all(job, form);
+}
+
 void QN_ISA(qn_attend_split)(const qn_attend_job *job)
 {
     switch (job->k_codec.form) {
-    case QN_KV_F32: score_all(job, QN_KV_F32); break;
-    case QN_KV_F16: score_all(job, QN_KV_F16); break;
-    case QN_KV_BF16: score_all(job, QN_KV_BF16); break;
+    case QN_KV_F32: score_plain(job, QN_KV_F32); break;
+    case QN_KV_F16: score_plain(job, QN_KV_F16); break;
+    case QN_KV_BF16: score_plain(job, QN_KV_BF16); break;
     case QN_KV_Q8: score_all(job, QN_KV_Q8); break;
     case QN_KV_Q4: score_all(job, QN_KV_Q4); break;
     }

@@ -296,6 +296,7 @@ static const qn_ops cpu_ops = {
     .rope = qn_cpu_rope,
     .kv_write = qn_cpu_kv_write,
     .attend = qn_cpu_attend,
+    .attend_latent = qn_cpu_attend_latent,
     .act = qn_cpu_act,
     .glu = qn_cpu_glu,
     .add = qn_cpu_add,

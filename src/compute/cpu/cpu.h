@@ -127,6 +127,8 @@ void qn_cpu_kv_store(qn_kv *kv, uint32_t group, uint32_t block, const void *host
 void qn_cpu_kv_write(qn_run *r, uint32_t layer, qn_tensor k, qn_tensor v);
 /* attend.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a);
+/* latent.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
+qn_tensor qn_cpu_attend_latent(qn_run *r, qn_tensor q, const qn_latent *a);
 /* elementwise.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_tensor qn_cpu_act(qn_run *r, qn_tensor x, qn_act kind);
 qn_tensor qn_cpu_glu(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind);

@@ -206,7 +206,7 @@ static void write_key(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *
     }
 }
 
-/* One value head into row `lane` of its tile; a row has v_ld elements. */
+/* One value head, or latent key, into row `lane` of its tile; a row has v_ld elements. */
 static void write_value(uint8_t *tile, uint32_t lane, qn_kv_codec c, const float *x, uint32_t n,
                         uint32_t v_ld)
 {
@@ -236,12 +236,21 @@ static void write_heads(const qn_kv_layer *l, const qn_kv_place *p, uint8_t *blo
 {
     uint32_t lane = at % QN_KV_TILE;
     for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-        if (k)
+        if (k && l->latent)
+            write_value(keys_at(p, block, h, at), lane, l->k_codec, k, l->d_k, l->d_k);
+        else if (k)
             write_key(keys_at(p, block, h, at), lane, l->k_codec, k + (size_t)h * l->d_k, l->d_k);
         if (v)
             write_value(values_at(p, block, h, at), lane, l->v_codec, v + (size_t)h * l->d_v,
                         l->d_v, p->v_ld);
     }
+}
+
+/* A row of n of its tile's v_ld elements. */
+static void read_value(float *x, const uint8_t *tile, uint32_t lane, qn_kv_codec c, uint32_t n,
+                       uint32_t v_ld)
+{
+    qn_widen(x, tile + lane * qn_kv_codec_bytes(c, v_ld), float_type(c.form), n);
 }
 
 static void read_key(float *x, const uint8_t *tile, uint32_t lane, qn_kv_codec c, uint32_t n)
@@ -278,11 +287,11 @@ void qn_cpu_kv_get(const qn_kv *kv, uint32_t layer, uint32_t block, uint32_t at,
     qn_check(!(k && qn_kv_quantized(l->k_codec)) && !(v && qn_kv_quantized(l->v_codec)));
     for (size_t i = 0; i < (size_t)n * l->n_kv_heads; i++) {
         spot s = spot_of(l, at, i);
-        if (k) read_key(k + i * l->d_k, keys_at(p, b, s.h, s.at), s.lane, l->k_codec, l->d_k);
+        const uint8_t *keys = keys_at(p, b, s.h, s.at);
+        if (k && l->latent) read_value(k + i * l->d_k, keys, s.lane, l->k_codec, l->d_k, l->d_k);
+        else if (k) read_key(k + i * l->d_k, keys, s.lane, l->k_codec, l->d_k);
         if (v)
-            qn_widen(v + i * l->d_v,
-                     values_at(p, b, s.h, s.at) + s.lane * qn_kv_codec_bytes(l->v_codec, p->v_ld),
-                     float_type(l->v_codec.form), l->d_v);
+            read_value(v + i * l->d_v, values_at(p, b, s.h, s.at), s.lane, l->v_codec, l->d_v, p->v_ld);
     }
 }
 

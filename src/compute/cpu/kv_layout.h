@@ -4,6 +4,7 @@
  *   keys    per KV head, per tile of 16 positions: a key tile (attend.h)
  *   values  per KV head, per tile of 16 positions: a value tile of rows of v_ld elements, v_ld = d_v
  *           rounded up to 16, the rest unused
+ * of a latent layer both are value tiles, rows of d_k and of d_v elements;
  * each by its codec; each of the two starts at a multiple of 64 bytes. A layer without KV takes no
  * room.
  */

@@ -259,6 +259,7 @@ static const qn_ops ref_ops = {
     .rope = qn_ref_rope,
     .kv_write = qn_ref_kv_write,
     .attend = qn_ref_attend,
+    .attend_latent = qn_ref_attend_latent,
     .act = qn_ref_act,
     .glu = qn_ref_glu,
     .add = qn_ref_add,

@@ -121,6 +121,13 @@ const float *qn_ref_vector(qn_ref_run *r, qn_tensor t, uint32_t cols);
 const float *qn_ref_widen_rows(qn_ref_run *r, qn_tensor x);
 qn_dtype qn_ref_chain_type(const qn_matrix *m, qn_dtype x);
 
+/* Matrix i of a stack (ref_linear.c) (no failure). */
+qn_matrix qn_ref_matrix_of(const qn_matrix *stack, uint32_t i);
+
+/* s = exp(s - max) / sum over n scores and, when there is one, the sink: in float32 with one serial
+ * sum, rounded to t once (ref_attend.c) (no failure). */
+void qn_ref_softmax(const qn_ref_kernels *k, float *s, uint32_t n, const float *sink, qn_dtype t);
+
 /* The slots of the table of operations, by file. Contracts are those of compute/ops.h. */
 /* ref_weights.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_code qn_ref_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
@@ -172,6 +179,8 @@ void qn_ref_kv_store(qn_kv *kv, uint32_t group, uint32_t block, const void *host
 void qn_ref_kv_write(qn_run *r, uint32_t layer, qn_tensor k, qn_tensor v);
 /* ref_attend.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_tensor qn_ref_attend(qn_run *r, qn_tensor q, const qn_attend *a);
+/* ref_latent.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
+qn_tensor qn_ref_attend_latent(qn_run *r, qn_tensor q, const qn_latent *a);
 /* ref_elementwise.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_tensor qn_ref_act(qn_run *r, qn_tensor x, qn_act kind);
 qn_tensor qn_ref_glu(qn_run *r, qn_tensor gate, qn_tensor up, qn_act kind);

@@ -3,7 +3,7 @@
  *
  * Masked positions are left out: in MLX they add exact zeros. So the result does not depend on
  * chunks or on what else is in the batch. The order of sums is that of positions, but for windows
- * that mlx-lm's rotating cache has wrapped around (visible_to).
+ * that mlx-lm's rotating cache has wrapped around (qn_ref_visible_to).
  *
  * Over quantized keys or values the products are MLX's quantized ones: each product and each sum is
  * rounded to T. Whether an item sees them so depends on its first position (ref_kv.h).
@@ -52,24 +52,16 @@ static bench thread_bench(const qn_ref_run *r, uint32_t thread)
     return (bench){p, p + QN_REF_MAX_HEAD, p + 2 * QN_REF_MAX_HEAD, p + 3 * QN_REF_MAX_HEAD};
 }
 
-enum { MAX_RUNS = 3 };
-
-/* The positions that a query sees, in the order of their sums: runs, some of them often empty. */
-typedef struct visible {
-    uint32_t first[MAX_RUNS], end[MAX_RUNS];
-    uint32_t n;
-} visible;
-
 /* In a call of one token mlx-lm hands the keys over as they lie in the ring: behind those that are
  * kept `window` slots, the position p in slot (p - base) mod window. The base is the number of tokens
  * that came before in larger calls, which leave the cache in order and full; that of the kept ones if
  * they did not fill it. */
-static visible visible_to(const qn_kv_group *group, const qn_item *item, uint32_t pos)
+qn_ref_visible qn_ref_visible_to(const qn_kv_group *group, const qn_item *item, uint32_t pos)
 {
-    visible v = {.end = {pos + 1}, .n = pos + 1};
+    qn_ref_visible v = {.end = {pos + 1}, .n = pos + 1};
     const uint32_t window = group->window, keep = group->keep, from = item->decode_from;
     if (group->rule != QN_KV_SLIDING || v.n <= keep + window) return v;
-    v = (visible){.end = {keep, pos + 1}, .first = {0, pos + 1 - window}, .n = keep + window};
+    v = (qn_ref_visible){.end = {keep, pos + 1}, .first = {0, pos + 1 - window}, .n = keep + window};
     if (!from || pos < from) return v;
     const uint32_t base = from >= keep + window ? from : keep;
     v.first[1] = pos - (pos - base) % window; /* in the first slot */
@@ -109,10 +101,8 @@ static void score(const job *j, const bench *w, const qn_item *item, uint32_t hk
     }
 }
 
-/* exp(s - max) / sum of n scores and the sink, in float32, then rounded to T. */
-static void softmax(const job *j, float *s, uint32_t n, const float *sink)
+void qn_ref_softmax(const qn_ref_kernels *k, float *s, uint32_t n, const float *sink, qn_dtype t)
 {
-    const qn_ref_kernels *k = j->run->ref->k;
     float max = sink ? *sink : s[0], sum = 0.0f;
     for (uint32_t i = 0; i < n; i++) max = s[i] > max ? s[i] : max;
     if (sink) sum = qn_ref_expf(*sink - max);
@@ -120,7 +110,7 @@ static void softmax(const job *j, float *s, uint32_t n, const float *sink)
     for (uint32_t i = 0; i < n; i++) sum = sum + s[i];
     float inverse = 1.0f / sum;
     for (uint32_t i = 0; i < n; i++) s[i] = s[i] * inverse;
-    k->round(s, j->type, n);
+    k->round(s, t, n);
 }
 
 /* acc += the values of positions [p0, p1) times their probabilities s. */
@@ -145,7 +135,7 @@ static void attend_head(const job *j, const bench *w, const qn_item *item, uint3
     uint32_t hk = h / (j->a->n_heads / l->n_kv_heads);
     uint32_t pos = item->n_past + (row - item->row0);
     qn_check(pos < j->run->limits.max_positions);
-    const visible see = visible_to(group, item, pos);
+    const qn_ref_visible see = qn_ref_visible_to(group, item, pos);
     const uint32_t n = see.n;
 
     float scale = qn_ref_round(j->a->scale, j->type);
@@ -154,16 +144,16 @@ static void attend_head(const job *j, const bench *w, const qn_item *item, uint3
     k->round(w->q, j->type, l->d_k);
 
     float *s = w->s;
-    for (uint32_t i = 0; i < MAX_RUNS; s += see.end[i] - see.first[i], i++)
+    for (uint32_t i = 0; i < QN_REF_RUNS; s += see.end[i] - see.first[i], i++)
         score(j, w, item, hk, see.first[i], see.end[i], s);
     k->round(w->s, j->type, n);
     if (j->a->softcap > 0)
         for (uint32_t i = 0; i < n; i++)
             w->s[i] = qn_ref_softcap_of(w->s[i], j->a->softcap, j->type);
-    softmax(j, w->s, n, j->sinks ? &j->sinks[h] : NULL);
+    qn_ref_softmax(k, w->s, n, j->sinks ? &j->sinks[h] : NULL, j->type);
     memset(w->acc, 0, j->place->v_ld * sizeof *w->acc);
     s = w->s;
-    for (uint32_t i = 0; i < MAX_RUNS; s += see.end[i] - see.first[i], i++)
+    for (uint32_t i = 0; i < QN_REF_RUNS; s += see.end[i] - see.first[i], i++)
         add_values(j, w, item, hk, see.first[i], see.end[i], s);
     k->narrow(qn_ref_at(j->y, row, h * l->d_v), j->type, w->acc, l->d_v);
 }

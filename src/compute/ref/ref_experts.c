@@ -13,18 +13,6 @@ enum { MAX_PRODUCTS = 4, MAX_TOP_K = 64, CHUNK = 256 };
 
 /* ---- routing ---- */
 
-/* Softmax in float32, rounded to T once. */
-static void softmax(const qn_ref_kernels *k, float *w, uint32_t n, qn_dtype t)
-{
-    float max = w[0], sum = 0.0f;
-    for (uint32_t i = 0; i < n; i++) max = w[i] > max ? w[i] : max;
-    k->exp_shifted(w, w, n, max);
-    for (uint32_t i = 0; i < n; i++) sum = sum + w[i];
-    float inverse = 1.0f / sum;
-    for (uint32_t i = 0; i < n; i++) w[i] = w[i] * inverse;
-    k->round(w, t, n);
-}
-
 /* w / sum(w). The sum is float32 and rounded once (MLX 0.32.4; before, it was kept in T). */
 static void normalize(float *w, uint32_t n, qn_dtype t)
 {
@@ -37,12 +25,12 @@ static void normalize(float *w, uint32_t n, qn_dtype t)
 static void route_row(const qn_ref_kernels *k, const qn_router *how, float *x, uint32_t n,
                       uint32_t *idx, float *w, qn_dtype t)
 {
-    if (how->kind == QN_ROUTE_SOFTMAX_ALL) softmax(k, x, n, t);
+    if (how->kind == QN_ROUTE_SOFTMAX_ALL) qn_ref_softmax(k, x, n, NULL, t);
     for (uint32_t i = 0; i < n; i++) idx[i] = i;
     qn_ref_argpartition(idx, x, n, n - how->k);
     memmove(idx, idx + n - how->k, how->k * sizeof *idx);
     for (uint32_t j = 0; j < how->k; j++) w[j] = x[idx[j]];
-    if (how->kind == QN_ROUTE_SOFTMAX_TOP) softmax(k, w, how->k, t);
+    if (how->kind == QN_ROUTE_SOFTMAX_TOP) qn_ref_softmax(k, w, how->k, NULL, t);
     else if (how->normalize) normalize(w, how->k, t);
 }
 
@@ -81,22 +69,6 @@ typedef struct expert_task {
     uint32_t blocks[MAX_PRODUCTS + 1]; /* first block of each product; the last: of all */
 } expert_task;
 
-/* One expert's matrix of a stack. */
-static qn_matrix expert_matrix(const qn_matrix *m, uint32_t e)
-{
-    qn_matrix one = *m;
-    bool dense = m->spec.mode == QN_Q_NONE, affine = m->spec.mode == QN_Q_AFFINE;
-    size_t row = dense ? m->n_in * qn_dtype_size(m->dtype) : qn_qrow_bytes(&m->spec, m->n_in);
-    size_t at = (size_t)e * m->n_out;
-    one.n_experts = 1;
-    one.weight = (const uint8_t *)m->weight + at * row;
-    if (dense) return one;
-    size_t groups = m->n_in / m->spec.group_size * (affine ? qn_dtype_size(m->dtype) : 1);
-    one.scales = (const uint8_t *)m->scales + at * groups;
-    if (affine) one.biases = (const uint8_t *)m->biases + at * groups;
-    return one;
-}
-
 /* One block of outputs of one pair. */
 static void pair_part(void *arg, uint32_t part, uint32_t thread)
 {
@@ -107,7 +79,7 @@ static void pair_part(void *arg, uint32_t part, uint32_t thread)
     const qn_matrix *stack = &t->w[i]->w->m;
     memcpy(&e, qn_ref_at(t->ids, pair / t->ids.cols, pair % t->ids.cols), sizeof e);
     qn_check(e < stack->n_experts);
-    qn_matrix m = expert_matrix(stack, e);
+    qn_matrix m = qn_ref_matrix_of(stack, e);
     qn_ref_mm job = {
         .m = &m,
         .x = t->x + (size_t)(pair / t->share) * m.n_in,

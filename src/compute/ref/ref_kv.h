@@ -46,4 +46,16 @@ struct qn_kv {
  * does not cover it (no failure). */
 float *qn_ref_kv_block(const qn_kv *kv, const qn_item *item, uint32_t g, uint32_t pos);
 
+enum { QN_REF_RUNS = 3 };
+
+/* The positions that a query sees, in the order of their sums: runs, some of them often empty, of n
+ * positions together. */
+typedef struct qn_ref_visible {
+    uint32_t first[QN_REF_RUNS], end[QN_REF_RUNS];
+    uint32_t n;
+} qn_ref_visible;
+
+/* What the query at `pos` sees of a group's layers (ref_attend.c) (no failure). */
+qn_ref_visible qn_ref_visible_to(const qn_kv_group *group, const qn_item *item, uint32_t pos);
+
 #endif

@@ -42,6 +42,22 @@ qn_dtype qn_ref_chain_type(const qn_matrix *m, qn_dtype x)
     return fp ? x : qn_ref_promote(x, m->dtype);
 }
 
+qn_matrix qn_ref_matrix_of(const qn_matrix *stack, uint32_t i)
+{
+    qn_matrix one = *stack;
+    bool dense = stack->spec.mode == QN_Q_NONE, affine = stack->spec.mode == QN_Q_AFFINE;
+    size_t row = dense ? stack->n_in * qn_dtype_size(stack->dtype)
+                       : qn_qrow_bytes(&stack->spec, stack->n_in);
+    size_t at = (size_t)i * stack->n_out;
+    one.n_experts = 1;
+    one.weight = (const uint8_t *)stack->weight + at * row;
+    if (dense) return one;
+    size_t groups = stack->n_in / stack->spec.group_size * (affine ? qn_dtype_size(stack->dtype) : 1);
+    one.scales = (const uint8_t *)stack->scales + at * groups;
+    if (affine) one.biases = (const uint8_t *)stack->biases + at * groups;
+    return one;
+}
+
 static qn_ref_mm make_product(qn_ref_run *r, const qn_linear *l, qn_tensor x, const float *wide,
                               qn_tensor *y)
 {

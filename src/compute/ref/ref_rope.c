@@ -122,8 +122,8 @@ static float *step_table(qn_ref_run *r, const qn_rope *rope)
 void qn_ref_rope(qn_run *r, qn_tensor x, uint32_t d_head, const qn_rope *rope)
 {
     qn_ref_run *c = (qn_ref_run *)(void *)r;
-    qn_check(x.rows == r->batch->n_tokens && d_head && x.cols % d_head == 0);
-    qn_check(rope->desc.dims <= d_head);
+    qn_check(x.rows == r->batch->n_tokens && d_head && rope->desc.dims <= d_head);
+    qn_check(x.cols % d_head == 0 || x.cols % d_head >= rope->desc.dims);
     rope_job j = {
         .k = c->ref->k, .rope = rope, .table = step_table(c, rope), .x = x, .d_head = d_head};
     qn_ref_rows(c, rotate_rows, &j, x.rows, x.cols);
