@@ -94,13 +94,20 @@ typedef enum qn_act { QN_SILU = 0, QN_GELU, QN_GELU_TANH, QN_RELU2, QN_SIGMOID }
 typedef enum qn_router_kind {
     QN_ROUTE_SOFTMAX_ALL =
         0, /* R1: probabilities over all experts, the k largest; normalized if asked */
-    QN_ROUTE_SOFTMAX_TOP /* R2: the k largest logits, softmax over those */
+    QN_ROUTE_SOFTMAX_TOP, /* R2: the k largest logits, softmax over those */
+    QN_ROUTE_SIGMOID /* R3, in float32: the k largest of sigmoid + bias, weights without the bias */
 } qn_router_kind;
 
 typedef struct qn_router {
     qn_router_kind kind;
     uint32_t k;
-    bool normalize; /* R1: divide the k weights by their sum */
+    bool normalize; /* R1, R3 with k > 1: divide the k weights by their sum */
+    /* R3 only. With n_groups > 1 the experts of all but the n_kept groups with the largest sums of
+     * their two best count as 0, not as impossible: one may still be chosen before a negative. */
+    uint32_t n_groups, n_kept;
+    float scale;    /* of the weights, at last */
+    float eps;      /* added to the sum */
+    qn_tensor bias; /* [1, E] */
 } qn_router;
 
 /* The experts of every row: ids [T, k] (uint32 on the device), weights [T, k]; rank 0 is the most

@@ -239,8 +239,15 @@ static size_t expert_products(const side *s, const inputs *in, int round, float 
 /* The order of the chosen experts is the device's own: weights by expert are compared. */
 static size_t routing(const side *s, const inputs *in, int round, float *out)
 {
-    uint32_t e = 2 + in->cols % 60, k = 1 + (uint32_t)round % (e < 8 ? e : 8);
-    qn_router how = {(qn_router_kind)(round % 2), k, round % 3 == 0};
+    uint32_t e = 2 + in->cols % 60, k;
+    if (round % 3 == 2) e = e / 3 * 3 + 3; /* for groups */
+    k = 1 + (uint32_t)round % (e < 8 ? e : 8);
+    qn_router how = {.kind = (qn_router_kind)(round % 3), .k = k, .normalize = round % 2 == 0,
+                     .n_groups = 1, .scale = 1.5f};
+    float bias[64];
+    for (uint32_t i = 0; i < e; i++) bias[i] = (float)((i * 7 + 3) % e) * 0.03f + 0.01f;
+    if (e % 3 == 0 && e / 3 * 2 >= k && e >= 6) how.n_groups = 3, how.n_kept = 1 + (e / 3 < k);
+    how.bias = up(s, bias, 1, e);
     CALL(s, begin, s->run, &in->batch, NULL);
     float logits[MAX_T * 64];
     for (uint32_t i = 0; i < in->t * e; i++)

@@ -323,7 +323,7 @@ static void route_case(const rig *g)
 {
     step s;
     qn_tensor x = tensor(g, "x");
-    qn_router how = {(qn_router_kind)g->n[0], (uint32_t)g->n[1], g->n[2] != 0};
+    qn_router how = {.kind = (qn_router_kind)g->n[0], .k = (uint32_t)g->n[1], .normalize = g->n[2] != 0};
     start(g, &s, 0, x.rows, NULL, NULL);
     qn_routing to = g->ops->route(g->run, x, &how);
     assert_memory_equal(qn_ref_at(to.ids, 0, 0), need(g, "ids")->data,

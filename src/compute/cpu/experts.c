@@ -57,17 +57,62 @@ static void route_row(const qn_router *how, const float *x, uint32_t n, float *p
     for (uint32_t j = 0; how->normalize && j < how->k; j++) w[j] /= sum;
 }
 
+/* Experts outside the best groups count as 0. c [n]; score and best: room for n_groups. */
+static void drop_groups(const qn_router *how, float *c, uint32_t n, float *score, uint32_t *best)
+{
+    const uint32_t width = n / how->n_groups;
+    for (uint32_t g = 0; g < how->n_groups; g++) {
+        uint32_t two[2];
+        top_k(c + g * width, width, 2, two);
+        score[g] = c[g * width + two[0]] + c[g * width + two[1]];
+    }
+    top_k(score, how->n_groups, how->n_kept, best);
+    for (uint32_t g = 0; g < how->n_groups; g++) {
+        bool kept = false;
+        for (uint32_t i = 0; i < how->n_kept; i++) kept |= best[i] == g;
+        if (!kept) memset(c + g * width, 0, width * sizeof *c);
+    }
+}
+
+/* s and c: room for n and 2n floats, best for n groups. */
+static void route_sigmoid(const qn_router *how, const float *x, uint32_t n, float *s, float *c,
+                          uint32_t *best, uint32_t *ids, float *w)
+{
+    const float *bias = qn_cpu_row(how->bias, 0);
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        s[i] = 1.0f / (1.0f + expf(-x[i]));
+        c[i] = s[i] + bias[i];
+    }
+    if (how->n_groups > 1) drop_groups(how, c, n, c + n, best);
+    top_k(c, n, how->k, ids);
+    for (uint32_t j = 0; j < how->k; j++) sum += w[j] = s[ids[j]];
+    for (uint32_t j = 0; j < how->k; j++) {
+        if (how->normalize && how->k > 1) w[j] /= sum + how->eps;
+        w[j] *= how->scale;
+    }
+}
+
 qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
 {
     qn_cpu_run *c = (qn_cpu_run *)r;
-    qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= logits.cols);
+    const uint32_t n = logits.cols;
+    const bool sigmoid = how->kind == QN_ROUTE_SIGMOID;
+    qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= n);
+    qn_check(!sigmoid || (how->bias.rows == 1 && how->bias.cols == n));
+    qn_check(!sigmoid || how->n_groups <= 1 || (n >= 2 * how->n_groups && n % how->n_groups == 0 &&
+                                               how->n_kept <= how->n_groups));
     qn_routing out = {.ids = qn_cpu_take(c, logits.rows, how->k),
                       .weights = qn_cpu_take(c, logits.rows, how->k)};
     out.ids.dtype = QN_U32;
-    float *p = qn_cpu_bytes(c, logits.cols * sizeof *p);
+    float *p = qn_cpu_bytes(c, 3 * n * sizeof *p);
+    uint32_t *best = qn_cpu_bytes(c, n * sizeof *best);
     for (uint32_t t = 0; t < logits.rows && !c->measures; t++) {
-        route_row(how, qn_cpu_row(logits, t), logits.cols, p, ids_row(out.ids, t),
-                  qn_cpu_row(out.weights, t));
+        const float *x = qn_cpu_row(logits, t);
+        uint32_t *ids = ids_row(out.ids, t);
+        float *w = qn_cpu_row(out.weights, t);
+        if (sigmoid) route_sigmoid(how, x, n, p, p + n, best, ids, w);
+        else route_row(how, x, n, p, ids, w);
     }
     return out;
 }

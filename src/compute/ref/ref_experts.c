@@ -22,33 +22,86 @@ static void normalize(float *w, uint32_t n, qn_dtype t)
     for (uint32_t i = 0; i < n; i++) w[i] = qn_ref_round(w[i] / sum, t);
 }
 
+/* The k largest of x [n], in the order that MLX leaves them in. */
+static void largest(const float *x, uint32_t n, uint32_t k, uint32_t *idx)
+{
+    for (uint32_t i = 0; i < n; i++) idx[i] = i;
+    qn_ref_argpartition(idx, x, n, n - k);
+    memmove(idx, idx + n - k, k * sizeof *idx);
+}
+
 static void route_row(const qn_ref_kernels *k, const qn_router *how, float *x, uint32_t n,
                       uint32_t *idx, float *w, qn_dtype t)
 {
     if (how->kind == QN_ROUTE_SOFTMAX_ALL) qn_ref_softmax(k, x, n, NULL, t);
-    for (uint32_t i = 0; i < n; i++) idx[i] = i;
-    qn_ref_argpartition(idx, x, n, n - how->k);
-    memmove(idx, idx + n - how->k, how->k * sizeof *idx);
+    largest(x, n, how->k, idx);
     for (uint32_t j = 0; j < how->k; j++) w[j] = x[idx[j]];
     if (how->kind == QN_ROUTE_SOFTMAX_TOP) qn_ref_softmax(k, w, how->k, NULL, t);
     else if (how->normalize) normalize(w, how->k, t);
+}
+
+/* Experts outside the best groups count as 0. c [n], negated; idx: room for n_groups. */
+static void drop_groups(const qn_router *how, float *c, uint32_t n, uint32_t *idx, float *score)
+{
+    const uint32_t width = n / how->n_groups, n_dropped = how->n_groups - how->n_kept;
+    if (!n_dropped) return;
+    for (uint32_t g = 0; g < how->n_groups; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (uint32_t i = 0; i < width; i++) {
+            float x = -c[g * width + i];
+            if (x > first) second = first, first = x;
+            else if (x > second) second = x;
+        }
+        score[g] = first + second;
+        idx[g] = g;
+    }
+    qn_ref_argpartition(idx, score, how->n_groups, n_dropped - 1);
+    for (uint32_t i = 0; i < n_dropped; i++)
+        for (uint32_t e = 0; e < width; e++) c[idx[i] * width + e] = -0.0f;
+}
+
+/* Sigmoids x [n] with selection by x + bias; area has 2n floats. MLX partitions the negated values
+ * and takes the first k. */
+static void route_sigmoid(const qn_router *how, float *x, const float *bias, uint32_t n,
+                          uint32_t *idx, float *w, float *area)
+{
+    float *c = area, sum = 0.0f;
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = qn_ref_sigmoid(x[i], QN_F32);
+        c[i] = -(x[i] + bias[i]);
+    }
+    if (how->n_groups > 1) drop_groups(how, c, n, idx, area + n);
+    for (uint32_t i = 0; i < n; i++) idx[i] = i;
+    qn_ref_argpartition(idx, c, n, how->k - 1);
+    for (uint32_t j = 0; j < how->k; j++) sum = sum + (w[j] = x[idx[j]]);
+    sum = sum + how->eps;
+    for (uint32_t j = 0; j < how->k; j++) {
+        if (how->k > 1 && how->normalize) w[j] = w[j] / sum;
+        w[j] = w[j] * how->scale;
+    }
 }
 
 qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
 {
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     const qn_ref_kernels *k = c->ref->k;
-    qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= logits.cols);
+    const bool sigmoid = how->kind == QN_ROUTE_SIGMOID;
+    const uint32_t n = logits.cols;
+    const qn_dtype type = sigmoid ? QN_F32 : logits.dtype;
+    qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= n);
+    qn_check(!sigmoid || how->n_groups <= 1 || (n % how->n_groups == 0 && how->n_kept <= how->n_groups));
     qn_routing out = {.ids = qn_ref_take(c, logits.rows, how->k, QN_U32),
-                      .weights = qn_ref_take(c, logits.rows, how->k, logits.dtype)};
+                      .weights = qn_ref_take(c, logits.rows, how->k, type)};
     size_t to = c->used;
-    float *x = qn_ref_bytes(c, logits.cols * sizeof *x), w[MAX_TOP_K];
-    uint32_t *idx = qn_ref_bytes(c, logits.cols * sizeof *idx);
+    float *x = qn_ref_bytes(c, 3 * n * sizeof *x), w[MAX_TOP_K];
+    uint32_t *idx = qn_ref_bytes(c, n * sizeof *idx);
+    const float *bias = qn_ref_vector(c, how->bias, n);
     for (uint32_t t = 0; t < logits.rows && !c->measures; t++) {
-        k->widen(x, qn_ref_at(logits, t, 0), logits.dtype, logits.cols);
-        route_row(k, how, x, logits.cols, idx, w, logits.dtype);
+        k->widen(x, qn_ref_at(logits, t, 0), logits.dtype, n);
+        if (sigmoid) route_sigmoid(how, x, bias, n, idx, w, x + n);
+        else route_row(k, how, x, n, idx, w, logits.dtype);
         memcpy(qn_ref_at(out.ids, t, 0), idx, how->k * sizeof *idx);
-        k->narrow(qn_ref_at(out.weights, t, 0), logits.dtype, w, how->k);
+        k->narrow(qn_ref_at(out.weights, t, 0), type, w, how->k);
     }
     c->used = to;
     return out;
