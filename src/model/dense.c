@@ -86,6 +86,28 @@ static qn_tensor attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x
     return linear(r, h, &l->o);
 }
 
+/* Latent attention block of layer i (spec models 3.10): x [T, E] -> [T, E]. Heads of q are [without
+ * position | rotated]; of every token the latent and the rotated part of the key are stored. */
+static qn_tensor latent_attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
+{
+    const qn_layer *l = &m->layers[i];
+    const qn_mla *d = &m->d.mla;
+    const qn_ops *o = r->ops;
+    const qn_rope *rope = m->ropes[l->d->rope];
+    const qn_linear *w[2] = {l->q_a.w ? &l->q_a : &l->q, &l->kv_a};
+    qn_tensor y[2];
+    o->linear(r, 2, y, x, w);
+    qn_tensor q = y[0], k_pe = qn_cols(y[1], d->kv_lora, d->d_rope);
+    if (l->q_a.w) q = linear(r, o->rms_norm(r, q, l->q_norm.w, d->q_lora, d->eps), &l->q);
+    qn_tensor latent = qn_cols(y[1], 0, d->kv_lora);
+    latent = o->rms_norm(r, latent, l->k_norm.w, d->kv_lora, d->eps);
+    o->rope(r, qn_cols(q, d->d_nope, q.cols - d->d_nope), l->d->d_head, rope);
+    o->rope(r, k_pe, d->d_rope, rope);
+    o->kv_write(r, i, latent, k_pe);
+    const qn_latent a = {i, l->d->n_heads, m->d.attn_scale, l->embed_q.w, l->unembed.w};
+    return linear(r, o->attend_latent(r, q, &a), &l->o);
+}
+
 /* Gated DeltaNet block of layer i (spec models 3.8): x [T, E] -> [T, E]. */
 static qn_tensor gated_delta(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
 {
@@ -115,7 +137,10 @@ static qn_tensor gated_delta(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor
 
 static qn_tensor mixer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
 {
-    return m->layers[i].d->recurrent ? gated_delta(m, r, i, x) : attention(m, r, i, x);
+    const qn_layer_desc *l = m->layers[i].d;
+    return l->recurrent ? gated_delta(m, r, i, x)
+           : l->latent  ? latent_attention(m, r, i, x)
+                        : attention(m, r, i, x);
 }
 
 /* Experts (spec models 3.6): each row goes through its k experts, and through the shared one if
@@ -123,7 +148,9 @@ static qn_tensor mixer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
 static qn_tensor experts(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor x)
 {
     const qn_ops *o = r->ops;
-    qn_routing to = o->route(r, linear(r, x, &l->router), &m->d.moe.router);
+    qn_router how = m->d.moe.router;
+    how.bias = l->router_bias;
+    qn_routing to = o->route(r, linear(r, x, &l->router), &how);
     qn_tensor y[2], h;
     const qn_linear *w[2] = {&l->e_gate, &l->e_up}, *down = &l->e_down;
     o->expert_linear(r, 2, y, x, to.ids, w);
@@ -132,8 +159,9 @@ static qn_tensor experts(const qn_dense *m, qn_run *r, const qn_layer *l, qn_ten
     if (!l->s_up.w) return h;
     const qn_linear *s[3] = {&l->s_gate, &l->s_up, &l->s_mix};
     qn_tensor z[3];
-    o->linear(r, 3, z, x, s);
+    o->linear(r, l->s_mix.w ? 3 : 2, z, x, s);
     qn_tensor shared = linear(r, o->glu(r, z[0], z[1], m->d.act), &l->s_down);
+    if (!l->s_mix.w) return o->add(r, h, shared);
     return o->add(r, h, o->mul_rows(r, shared, o->act(r, z[2], QN_SIGMOID)));
 }
 

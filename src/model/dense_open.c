@@ -173,6 +173,8 @@ static qn_code bind_experts(binder *b, int i, qn_layer *l)
     uint32_t e = d->d_model;
     qn_code rc;
     if ((rc = bind_linear(b, i, n->router, moe->n_experts, e, false, &l->router))) return rc;
+    if (n->router_bias && (rc = bind_tensor(b, i, n->router_bias, 1, moe->n_experts, &l->router_bias)))
+        return rc;
     if (has_raw_experts(b, i)) {
         if ((rc = stack_raw(b, i, "gate_proj", moe->d_ff, e, &l->e_gate))) return rc;
         if ((rc = stack_raw(b, i, "up_proj", moe->d_ff, e, &l->e_up))) return rc;
@@ -247,6 +249,66 @@ static qn_code bind_attention(binder *b, int i, qn_layer *l)
     return bind_norm(b, i, n->k_norm, head ? l->d->d_head : nk, &l->k_norm);
 }
 
+/* Queue a matrix that was made, not bound. */
+static void add_made(binder *b, const char *path, const qn_matrix *m, qn_linear *out)
+{
+    qn_check(b->n < b->cap);
+    b->src[b->n] = (qn_matrix_src){path, *m};
+    b->where[b->n++] = out;
+}
+
+/* What brings queries to the latent and latents to results: two stacks, or `kv_b`. */
+static qn_code bind_absorbed(binder *b, int i, qn_layer *l)
+{
+    const qn_names *n = &b->m->d.names;
+    const qn_mla *d = &b->m->d.mla;
+    const uint32_t heads = l->d->n_heads;
+    char *raw = path_of(b, i, n->kv_b), *embed = path_of(b, i, n->embed_q),
+         *unembed = path_of(b, i, n->unembed), name[MAX_PATH + 8];
+    qn_matrix all, parts[2];
+    qn_code rc;
+    if (!raw || !embed || !unembed) return QN_NOMEM;
+    snprintf(name, sizeof name, "%s.weight", raw);
+    if (!qn_folder_has(b->f, name)) {
+        rc = bind_stack(b, i, n->embed_q, heads, d->kv_lora, d->d_nope, &l->embed_q);
+        return rc ? rc : bind_stack(b, i, n->unembed, heads, d->d_v, d->kv_lora, &l->unembed);
+    }
+    if ((rc = qn_folder_matrix(b->f, raw, 0, heads * (d->d_nope + d->d_v), d->kv_lora, &all, b->err)))
+        return rc;
+    rc = qn_kv_b_split(&all, heads, d->d_nope, d->d_v, raw, &b->m->arena, &parts[0], &parts[1], b->err);
+    if (rc) return rc;
+    add_made(b, embed, &parts[0], &l->embed_q);
+    add_made(b, unembed, &parts[1], &l->unembed);
+    return QN_OK;
+}
+
+static qn_code bind_latent(binder *b, int i, qn_layer *l)
+{
+    const qn_desc *d = &b->m->d;
+    const qn_names *n = &d->names;
+    const qn_mla *a = &d->mla;
+    const uint32_t e = d->d_model, nq = l->d->n_heads * l->d->d_head;
+    qn_code rc;
+    if (a->q_lora) {
+        if ((rc = bind_linear(b, i, n->q_a, a->q_lora, e, d->qkv_bias, &l->q_a))) return rc;
+        if ((rc = bind_norm(b, i, n->q_a_norm, a->q_lora, &l->q_norm))) return rc;
+        if ((rc = bind_linear(b, i, n->q_b, nq, a->q_lora, false, &l->q))) return rc;
+    } else if ((rc = bind_linear(b, i, n->q, nq, e, false, &l->q))) {
+        return rc;
+    }
+    if ((rc = bind_linear(b, i, n->kv_a, a->kv_lora + a->d_rope, e, d->qkv_bias, &l->kv_a))) return rc;
+    if ((rc = bind_norm(b, i, n->kv_a_norm, a->kv_lora, &l->k_norm))) return rc;
+    if ((rc = bind_absorbed(b, i, l))) return rc;
+    return bind_linear(b, i, n->o, e, l->d->n_heads * a->d_v, d->o_bias, &l->o);
+}
+
+static qn_code bind_mixer(binder *b, int i, qn_layer *l)
+{
+    return l->d->recurrent ? bind_gated_delta(b, i, l)
+           : l->d->latent  ? bind_latent(b, i, l)
+                           : bind_attention(b, i, l);
+}
+
 static qn_code bind_layer(binder *b, int i)
 {
     qn_layer *l = &b->m->layers[i];
@@ -258,7 +320,7 @@ static qn_code bind_layer(binder *b, int i)
     if ((rc = bind_norm(b, i, n->n2, e, &l->n2))) return rc;
     if ((rc = bind_norm(b, i, n->n3, e, &l->n3))) return rc;
     if ((rc = bind_norm(b, i, n->n4, e, &l->n4))) return rc;
-    if ((rc = l->d->recurrent ? bind_gated_delta(b, i, l) : bind_attention(b, i, l))) return rc;
+    if ((rc = bind_mixer(b, i, l))) return rc;
     return bind_mlp(b, i, l);
 }
 
@@ -295,6 +357,14 @@ static qn_code bind_all(binder *b)
     return qn_folder_check_all_used(b->f, b->err);
 }
 
+/* Is it a stack with a matrix per head? All of those are read for a token. */
+static bool is_of_heads(const qn_dense *m, const qn_linear *w)
+{
+    for (uint32_t i = 0; i < m->d.n_layers; i++)
+        if (w == &m->layers[i].embed_q || w == &m->layers[i].unembed) return true;
+    return false;
+}
+
 static void count_params(qn_dense *m, const binder *b)
 {
     for (size_t i = 0; i < b->n; i++) {
@@ -312,14 +382,16 @@ static void count_params(qn_dense *m, const binder *b)
         m->base.info.n_params += n;
         bool lookup = b->where[i] == &m->embed && !m->d.tied;
         uint64_t read = lookup ? bytes / x->n_out : bytes;
-        if (x->n_experts > 1)
+        const bool heads = is_of_heads(m, b->where[i]);
+        if (x->n_experts > 1 && !heads)
             read = bytes / x->n_experts * m->d.moe.router.k; /* a token meets k experts */
         m->base.info.step_bytes += read;
     }
 }
 
 /* A layer that mlx-lm builds draws its weights, and again when it is replaced by its quantized form;
- * a Linear draws its bias too. Gated delta layers also draw their convolution and their decay. */
+ * a Linear draws its bias too. Gated delta layers also draw their convolution and their decay. A router
+ * with a bias for the choice starts as zeros. */
 static void count_init_draws(qn_dense *m, const binder *b)
 {
     uint32_t n = m->d.extra_init_draws;
@@ -327,7 +399,11 @@ static void count_init_draws(qn_dense *m, const binder *b)
         const qn_matrix *x = &b->src[i].m;
         n += 1 + (x->spec.mode != QN_Q_NONE) + (x->n_experts <= 1 && b->where[i]->bias.addr);
     }
-    for (uint32_t i = 0; i < m->d.n_layers; i++) n += m->d.layers[i].recurrent ? 2 : 0;
+    for (uint32_t i = 0; i < m->d.n_layers; i++) {
+        const qn_layer_desc *l = &m->d.layers[i];
+        n += l->recurrent ? 2 : 0;
+        n -= l->sparse && m->d.names.router_bias;
+    }
     m->base.info.n_init_draws = n;
 }
 
@@ -419,8 +495,9 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
         }
         kv->layers[i] = (qn_kv_layer){.group = g,
                                       .n_kv_heads = l->n_kv_heads,
-                                      .d_k = l->d_head,
-                                      .d_v = l->d_head,
+                                      .d_k = l->latent ? m->d.mla.kv_lora : l->d_head,
+                                      .d_v = l->latent ? m->d.mla.d_rope : l->d_head,
+                                      .latent = l->latent,
                                       .k_codec = codec_of(m->base.info.dtype),
                                       .v_codec = codec_of(m->base.info.dtype)};
     }
@@ -474,9 +551,10 @@ static qn_code check_device(const binder *b)
     const qn_device *dev = b->m->base.dev;
     for (uint32_t i = 0; i < b->m->d.n_layers; i++) {
         const qn_layer_desc *l = &b->m->d.layers[i];
-        const char *what = l->sparse && !dev->ops->route      ? "experts"
-                           : l->recurrent && !dev->ops->delta ? "gated delta layers"
-                                                              : NULL;
+        const char *what = l->sparse && !dev->ops->route           ? "experts"
+                           : l->recurrent && !dev->ops->delta      ? "gated delta layers"
+                           : l->latent && !dev->ops->attend_latent ? "latent attention"
+                                                                   : NULL;
         if (what)
             return qn_err_set(b->err, QN_UNSUPPORTED, "not supported yet: %s on the device %s",
                               what, dev->name);

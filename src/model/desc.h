@@ -46,7 +46,10 @@ typedef struct qn_names {
     const char *q, *k, *v, *o, *qkv; /* qkv: rows [q | k | v] of one matrix, instead of q, k, v */
     const char *q_norm, *k_norm;
     const char *gate, *up, *down, *gate_up;
+    const char *q_a, *q_b, *kv_a, *kv_b;     /* latent attention; q_a NULL: q alone */
+    const char *q_a_norm, *kv_a_norm, *embed_q, *unembed; /* kv_b of raw checkpoints is split */
     const char *router;                      /* of sparse layers */
+    const char *router_bias;                 /* for the choice of experts only; NULL: none */
     const char *e_gate, *e_up, *e_down;      /* stacks of expert matrices */
     const char *experts; /* raw checkpoints: "EXPERTS.e.gate_proj" and so on, stacked at load */
     const char *s_gate, *s_up, *s_down, *s_mix; /* shared expert and its gate; NULL: none */
@@ -60,6 +63,7 @@ typedef struct qn_layer_desc {
     uint8_t rope;    /* index into qn_desc.ropes, or QN_NO_ROPE */
     bool sparse;     /* experts instead of one MLP */
     bool recurrent;  /* gated delta rule instead of attention */
+    bool latent;     /* latent attention (qn_mla): d_head is that of its queries */
 } qn_layer_desc;
 
 /* Experts of the sparse layers (spec models 3.6, 3.7). */
@@ -72,6 +76,13 @@ typedef struct qn_moe {
 typedef struct qn_gdn {
     uint32_t n_k_heads, n_v_heads, d_k, d_v, conv_width; /* conv_width: K-1 */
 } qn_gdn;
+
+/* Latent attention (spec models 3.10): sizes of the latents of q (0: none) and of k and v, of the
+ * parts of a query head without and with position, and of a head's result. */
+typedef struct qn_mla {
+    uint32_t q_lora, kv_lora, d_nope, d_rope, d_v;
+    float eps; /* of the latents' norms */
+} qn_mla;
 
 typedef struct qn_desc {
     uint32_t n_vocab, n_layers, d_model, max_positions;
@@ -89,6 +100,7 @@ typedef struct qn_desc {
     bool attn_gate; /* q has a gate beside every head; attention is multiplied by its sigmoid */
     qn_moe moe;
     qn_gdn gdn;
+    qn_mla mla;
     bool tied;                          /* the head is the embedding */
     bool drop_head_if_tied;             /* a lm_head.weight beside a tied head is ignored */
     qn_rope_desc ropes[QN_MAX_ROPES];   /* freqs point into the arena */

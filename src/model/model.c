@@ -9,6 +9,7 @@
 /* In alphabetical order. */
 static const qn_family families[] = {
     {"cohere2", qn_cohere2_read},
+    {"deepseek_v3", qn_deepseek_v3_read},
     {"ernie4_5", qn_ernie4_5_read},
     {"exaone", qn_exaone_read},
     {"exaone4", qn_exaone4_read},
@@ -18,10 +19,12 @@ static const qn_family families[] = {
     {"gemma3_text", qn_gemma3_text_read},
     {"glm", qn_glm_read},
     {"glm4", qn_glm4_read},
+    {"glm4_moe_lite", qn_glm4_moe_lite_read},
     {"granite", qn_granite_read},
     {"helium", qn_helium_read},
     {"hunyuan_v1_dense", qn_hunyuan_dense_read},
     {"internlm3", qn_internlm3_read},
+    {"kimi_k25", qn_kimi_k25_read},
     {"lille-130m", qn_lille_read},
     {"llama", qn_llama_read},
     {"llama4_text", qn_llama4_text_read},
@@ -47,6 +50,8 @@ static const qn_family families[] = {
 static const struct { const char *alias, *model_type; } aliases[] = {
     {"mistral", "llama"},
     {"iquestcoder", "llama"},
+    {"joyai_llm_flash", "deepseek_v3"},
+    {"kimi_k2", "deepseek_v3"},
     {"qwen3_5_text", "qwen3_5"},
 };
 
@@ -74,11 +79,12 @@ bool qn_model_supported(const char *model_type)
 const char *const *qn_model_types(void)
 {
     static const char *const types[] = {
-        "cohere2", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3", "gemma3_text",
-        "glm", "glm4", "granite", "helium", "hunyuan_v1_dense", "internlm3", "iquestcoder",
-        "lille-130m", "llama", "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3",
-        "phi", "phi3", "qwen", "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe",
-        "qwen3_5_text", "qwen3_moe", "seed_oss", "smollm3", "starcoder2", "telechat3", NULL,
+        "cohere2", "deepseek_v3", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3",
+        "gemma3_text", "glm", "glm4", "glm4_moe_lite", "granite", "helium", "hunyuan_v1_dense",
+        "internlm3", "iquestcoder", "joyai_llm_flash", "kimi_k2", "kimi_k25", "lille-130m", "llama",
+        "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen",
+        "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_moe",
+        "seed_oss", "smollm3", "starcoder2", "telechat3", NULL,
     };
     _Static_assert(sizeof types / sizeof *types == N_FAMILIES + N_ALIASES + 1,
                    "list every family and alias");

@@ -31,6 +31,14 @@ def qwen3_5(**kw):
                                "mrope_section": [2, 1, 1]}) | kw
 
 
+def latent(model_type, **kw):
+    """Latent attention; no experts unless they are asked for."""
+    return of(model_type, kv_lora_rank=64, q_lora_rank=64, qk_rope_head_dim=16, qk_nope_head_dim=64, v_head_dim=32,
+              rope_theta=10000.0, n_routed_experts=None) | kw
+
+
+DEEPSEEK_YARN = {**YARN, "type": "yarn", "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
+
 FAMILIES = {
     "llama": {
         "base": of("llama", tie_word_embeddings=True),
@@ -171,6 +179,25 @@ FAMILIES = {
                       tie_word_embeddings=False, no_rope_layers=[1, 1], use_qk_norm=False),
     },
     "lille-130m": {"base": lille()},
+    "deepseek_v3": {
+        "base": latent("deepseek_v3", rope_scaling=DEEPSEEK_YARN),
+        "experts": latent("deepseek_v3", num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, n_group=4,
+                          topk_group=2, n_shared_experts=2, moe_intermediate_size=64, first_k_dense_replace=1,
+                          routed_scaling_factor=2.5, rope_scaling={**DEEPSEEK_YARN, "mscale_all_dim": 0.5}),
+        "no-q-lora": latent("deepseek_v3", num_hidden_layers=4, q_lora_rank=None, attention_bias=True,
+                            num_attention_heads=3, kv_lora_rank=48, qk_nope_head_dim=32, v_head_dim=40,
+                            n_routed_experts=6, num_experts_per_tok=2, norm_topk_prob=False, moe_layer_freq=2,
+                            n_shared_experts=None, moe_intermediate_size=64, rope_scaling=None),
+        "raw": latent("deepseek_v3", n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1,
+                      n_shared_experts=1, moe_intermediate_size=64),
+    },
+    "glm4_moe_lite": {
+        "base": latent("glm4_moe_lite", n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=64,
+                       first_k_dense_replace=1, routed_scaling_factor=1.8),
+    },
+    "kimi_k25": {
+        "base": {"model_type": "kimi_k25", "vocab_size": 96, "text_config": latent("kimi_k2")},
+    },
     "qwen2_moe": {
         "base": of("qwen2_moe", num_experts_per_tok=2, num_experts=6, moe_intermediate_size=64,
                    shared_expert_intermediate_size=128),

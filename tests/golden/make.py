@@ -52,6 +52,24 @@ def quantizable(config):
     return model, set(paths)
 
 
+def raw_names(tensors, config):
+    """The tensors as their authors release them: keys and values of all heads from one matrix, experts apart, and
+    what no graph uses."""
+    out = [{**tensors[0], "name": "model.layers.61.eh_proj.weight", "shape": [8, 16], "quantize": False},
+           {**tensors[0], "name": "model.layers.0.self_attn.rotary_emb.inv_freq", "shape": [8], "quantize": False}]
+    for t in tensors:
+        if ".switch_mlp." in t["name"]:
+            out += [{**t, "name": t["name"].replace("switch_mlp", f"experts.{e}"), "shape": t["shape"][1:]}
+                    for e in range(t["shape"][0])]
+        elif ".embed_q." in t["name"]:
+            heads, latent, nope = t["shape"]
+            out.append({**t, "name": t["name"].replace("embed_q", "kv_b_proj"),
+                        "shape": [heads * (nope + config["v_head_dim"]), latent]})
+        elif ".unembed_out." not in t["name"]:
+            out.append(t)
+    return sorted(out, key=lambda t: t["name"])
+
+
 def recipe_of(family, config, dtype, quant, seed):
     model, paths = quantizable(config)
     tensors = synth.tensors_of(model, dtype)
@@ -134,10 +152,12 @@ def make(family):
         for label, dtype, quant in VARIANTS:
             if config_name != "base" and label not in ("f32", "bf16-q4"):
                 continue
-            if label == "bf16" and any(k.startswith("num_experts") and v for k, v in walk(config)):
+            if label == "bf16" and any(k in ("num_experts", "n_routed_experts") and v for k, v in walk(config)):
                 continue  # the oracle cannot multiply unquantized 16-bit experts on the CPU
             seed = int(hashlib.sha256(f"{family}/{config_name}/{label}".encode()).hexdigest()[:6], 16)
             recipe = recipe_of(family, config, dtype, quant, seed)
+            if config_name == "raw":
+                recipe["tensors"] = raw_names(recipe["tensors"], config)
             cases.append({"name": f"{config_name}-{label}", "dtype": dtype, "recipe": recipe,
                           **run(recipe, dtype, config.get("vocab_size", config.get("text_config", {}).get("vocab_size")))})
     versions = {"mlx": importlib.metadata.version("mlx"), "mlx-lm": importlib.metadata.version("mlx-lm")}
