@@ -261,12 +261,12 @@ static void add_hidden(qn_plan *p, qn_gen *g, const qn_item *it)
 
 /* The first position that mlx-lm computes in a call of one token: the prompt's last, and the one
  * before where that alone is left of its prefill's calls of 2048. A row's own, so that its bits do
- * not depend on our steps. A file's tokens are none of its calls. 0: a row that generates nothing
- * compares with a plain call of the model. */
+ * not depend on our steps. A file's tokens are none of its calls. 0: a row that generates
+ * nothing, and leaves no file either, compares with a plain call of the model. */
 static uint32_t decode_from(const qn_gen *g)
 {
     const uint32_t n = g->n_prompt - 1, n_stored = g->start ? g->start->n_tokens : 0;
-    if (!g->max_tokens) return n ? 0 : 1;
+    if (!g->max_tokens && !g->keep) return n ? 0 : 1;
     const uint32_t from = (n - n_stored) % QN_MLX_PREFILL == 1 ? n - 1 : n;
     return from ? from : 1;
 }

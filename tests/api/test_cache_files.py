@@ -1,6 +1,6 @@
 """Prompt cache files: what `quern cache-prompt` writes mlx-lm reads, and the other way round.
 
-Tiny models with every kind of cache (keys and values, windows, recurrent states) under --l1, where the
+Tiny models with every kind of cache (keys and values, windows, recurrent states, latents) under --l1, where the
 stored values are mlx-lm's own bits; then the real model through both command lines.
 """
 import json
@@ -39,7 +39,7 @@ def write_tokenizer(folder):
         json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, f)
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3_text", "qwen3_5"])
+@pytest.fixture(scope="module", params=["llama", "gemma3_text", "qwen3_5", "deepseek_v3"])
 def family(request):
     return request.param
 

@@ -50,6 +50,9 @@ CASES = [
     ("qwen2-f32-one-by-one", "qwen2", {}, "float32", Q4, 12, [1] * 40, 12, False),
     ("phi3-f16", "phi3", {}, "float16", None, 5, [1] * 10 + [20, 1, 1, 1], 5, True),
     ("llama", "llama", {}, "bfloat16", Q4, 16, [29] + [1] * 20, 29, True),
+    ("deepseek-chunks", "deepseek_v3", {}, "bfloat16", Q4, 16, [11, 9, 13, 1, 1, 1, 6, 1, 1, 1], 30, True),
+    ("deepseek-shorter-prompt", "deepseek_v3", {}, "bfloat16", None, 24, [20] + [1] * 30, 20, False),
+    ("deepseek-f32", "deepseek_v3", {}, "float32", None, 16, [30, 14] + [1] * 8, 33, True),
     ("gemma3-global-layers", "gemma3_text", {}, "bfloat16", Q4, 24, [34] + [1] * 10, 30, True),
 ]
 

@@ -177,7 +177,7 @@ static void logits_of_limited_caches(void **state)
         close_case(&l);
         n_checked++;
     }
-    assert_int_equal(n_checked, 2);
+    assert_int_equal(n_checked, 3);
     json_decref(data);
 }
 
