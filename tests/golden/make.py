@@ -43,6 +43,10 @@ VARIANTS = [
     ("bf16-mixed", "bfloat16", {"group_size": 32, "bits": 4, "mixed": True}),
 ]
 
+# Products with codes that are not transposed have rules of their own in MLX; only latent attention has them.
+MORE_VARIANTS = {"deepseek_v3": [("bf16-nvfp4", "bfloat16", {"group_size": 16, "bits": 4, "mode": "nvfp4"}),
+                                 ("bf16-mxfp4", "bfloat16", {"group_size": 32, "bits": 4, "mode": "mxfp4"})]}
+
 
 def quantizable(config):
     """Paths of the modules that mlx-lm would quantize, from a model built for the config."""
@@ -149,7 +153,7 @@ def walk(config):
 def make(family):
     cases = []
     for config_name, config in FAMILIES[family].items():
-        for label, dtype, quant in VARIANTS:
+        for label, dtype, quant in VARIANTS + MORE_VARIANTS.get(family, []):
             if config_name != "base" and label not in ("f32", "bf16-q4"):
                 continue
             if label == "bf16" and any(k in ("num_experts", "n_routed_experts") and v for k, v in walk(config)):

@@ -5,7 +5,8 @@
  * engine, and then all at once under other caps, chunk sizes, block sizes, thread counts, arrival
  * orders, and with KV pools so small that rows are preempted. Some prompts begin alike, some are
  * longer than a split of attention and a block of any size. Models: synthetic llama, gemma3_text
- * (windows), qwen3_moe (experts), qwen3_5 (recurrent), deepseek_v3 (latents), and some with KV in 8 and 4 bits.
+ * (windows), qwen3_moe (experts), qwen3_5 (recurrent), deepseek_v3 (latents), and some with KV in 8
+ * and 4 bits.
  * QUERN_TEST_LONG=1 tries every combination, otherwise each setting once. Under the thread sanitizer,
  * which makes everything many times slower, two settings of fewer models show the races.
  */

@@ -204,6 +204,30 @@ static void one_token(const job *j, const bench *w, uint32_t i, uint32_t h)
     j->run->ref->k->narrow(qn_ref_at(j->y, row, h * m), j->y.dtype, w->q, m);
 }
 
+/* nvfp4 [Dk, n]: values without their scales, a column of 16 for each group: [n/16][Dk][16]. */
+static void unpack_nvfp4(const qn_matrix *m, float *out)
+{
+    const uint32_t n = m->n_in, dk = m->n_out;
+    for (uint32_t i = 0; i < dk; i++) {
+        const uint8_t *row = (const uint8_t *)m->weight + i * qn_qrow_bytes(&m->spec, n);
+        for (uint32_t c = 0; c < n; c++)
+            out[((size_t)(c / 16) * dk + i) * 16 + c % 16] =
+                qn_qvalue(m->spec.mode, qn_qcode(row, m->spec.bits, c));
+    }
+}
+
+/* acc += x times it: MLX multiplies by the scale before the value. */
+static void add_nvfp4(const job *j, const bench *w, const qn_matrix *m, const float *x, qn_dtype t)
+{
+    const qn_ref_kernels *k = j->run->ref->k;
+    const uint32_t dk = m->n_out;
+    for (uint32_t g = 0; g < m->n_in / 16; g++) {
+        for (uint32_t i = 0; i < dk; i++) w->q[i] = x[i] * qn_qscale(m, i, g);
+        k->round(w->q, t, dk);
+        k->add_values(w->acc + g * 16, w->q, w->matrix + (size_t)g * dk * 16, dk, 16, t);
+    }
+}
+
 /* The head's keys: every latent times `embed`, not transposed. MLX goes along the latent and adds a
  * row of the matrix at a time; with codes it rounds at every step. */
 static void make_keys(const job *j, const bench *w, uint32_t h)
@@ -212,13 +236,17 @@ static void make_keys(const job *j, const bench *w, uint32_t h)
     const uint32_t dk = j->layer->d_k, n = embed_of(j)->n_in, n_ld = up16(n);
     const qn_matrix m = qn_ref_matrix_of(embed_of(j), h);
     const qn_dtype type = qn_ref_chain_type(&m, j->place->k_type);
+    const bool nvfp4 = m.spec.mode == QN_Q_NVFP4;
     memset(w->matrix, 0, (size_t)dk * n_ld * sizeof *w->matrix);
-    for (uint32_t i = 0; i < dk; i++)
+    if (nvfp4) unpack_nvfp4(&m, w->matrix);
+    for (uint32_t i = 0; !nvfp4 && i < dk; i++)
         qn_matrix_row(&m, i, type == m.dtype, w->matrix + (size_t)i * n_ld);
     for (uint32_t i = 0; i < j->n; i++) {
+        const float *latent = j->rows + (size_t)i * dk;
         memset(w->acc, 0, n_ld * sizeof *w->acc);
-        k->add_values(w->acc, j->rows + (size_t)i * dk, w->matrix, dk, n_ld,
-                      m.spec.mode == QN_Q_NONE ? QN_F32 : type);
+        if (nvfp4) add_nvfp4(j, w, &m, latent, type);
+        else k->add_values(w->acc, latent, w->matrix, dk, n_ld,
+                           m.spec.mode == QN_Q_NONE ? QN_F32 : type);
         k->round(w->acc, type, n);
         float *tile = w->keys + (size_t)(i / QN_REF_KEY_TILE) * QN_REF_KEY_TILE * n;
         for (uint32_t d = 0; d < n; d++)
