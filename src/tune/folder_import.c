@@ -2,8 +2,8 @@
  *
  * Families whose raw tensors already have MLX's names and layouts pass as they are, after the steps
  * that the llama-like families share: rotary inv_freq and a tied lm_head are dropped, experts that
- * come one by one are stacked. A family that needs more is refused; one that is not known is
- * copied by name, with a note.
+ * come one by one are stacked, and the matrix that latent attention has for all heads is split. A
+ * family that needs more is refused; one that is not known is copied by name, with a note.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -14,7 +14,9 @@
 #include "tune/job.h"
 #include "tune/plan.h"
 
-enum { MAX_CONFIG = 1 << 26, MAX_EXPERTS = 1 << 14, MAX_LAYERS = 1 << 14 };
+static const char kv_b[] = ".kv_b_proj.weight";
+
+enum { MAX_CONFIG = 1 << 26, MAX_EXPERTS = 1 << 14, MAX_LAYERS = 1 << 14, MAX_HEADS = 1 << 12 };
 
 typedef struct source { /* what the import needs beside the job */
     qn_job *job;
@@ -91,6 +93,15 @@ static qn_code check_foreign(const source *s, qn_err *err)
                       "yet as a source; use an unquantized or an MLX one", method);
 }
 
+/* Latent attention as mlx-lm's deepseek_v3 has it. */
+static bool has_latents(const source *s)
+{
+    static const char *const types[] = {"deepseek_v3", "kimi_k2", "joyai_llm_flash", "glm4_moe_lite"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(s->job->model_type, types[i])) return true;
+    return false;
+}
+
 /* Families whose raw checkpoints need more than renaming nothing. */
 static qn_code check_family(const source *s, qn_err *err)
 {
@@ -106,6 +117,7 @@ static qn_code check_family(const source *s, qn_err *err)
                           "model.language_model) is not supported yet; an MLX one is", type);
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (!strcmp(type, plain[i])) return QN_OK;
+    if (has_latents(s)) return QN_OK;
     qn_job_note(s->job, "quern does not know what a %s checkpoint needs: tensors keep their names "
                 "and layouts", type);
     return QN_OK;
@@ -156,8 +168,18 @@ static bool is_exempt(const char *model_type, const char *name)
 
 static bool is_float(qn_dtype t) { return t == QN_F32 || t == QN_F16 || t == QN_BF16; }
 
+/* A layer past the last one, which predicts more tokens ahead. */
+static bool is_later_layer(const source *s, const char *name)
+{
+    static const char layers[] = "model.layers.";
+    if (!has_latents(s) || strncmp(name, layers, sizeof layers - 1)) return false;
+    const char *number = name + sizeof layers - 1;
+    return isdigit((unsigned char)*number) && strtoul(number, NULL, 10) >= s->n_layers;
+}
+
 static bool is_dropped(const source *s, const char *name)
 {
+    if (is_later_layer(s, name)) return true;
     if (strstr(name, "rotary_emb.inv_freq")) return true;
     return s->tied && !strncmp(name, "lm_head.", 8);
 }
@@ -235,6 +257,69 @@ static qn_code add_stack(source *s, const qn_stored *t, const expert_name *e, qn
     return QN_OK;
 }
 
+/* ---- the matrix of all heads: keys and values from latents ---- */
+
+typedef struct heads_dims { size_t n, nope, v; } heads_dims;
+
+static qn_code read_heads(const source *s, const qn_stored *t, heads_dims *d, qn_err *err)
+{
+    const char *const keys[] = {"num_attention_heads", "qk_nope_head_dim", "v_head_dim"};
+    size_t *const to[] = {&d->n, &d->nope, &d->v};
+    for (size_t i = 0; i < 3; i++) {
+        json_int_t x = json_integer_value(text_key(s, keys[i]));
+        if (x < 1 || x > MAX_HEADS)
+            return qn_err_set(err, QN_FORMAT, "config.json: %s must be 1 to %d", keys[i], MAX_HEADS);
+        *to[i] = (size_t)x;
+    }
+    if (t->rank == 2 && t->dims[0] == d->n * (d->nope + d->v)) return QN_OK;
+    return qn_err_set(err, QN_FORMAT, "tensor %s must have %zu rows: %zu heads of %zu and %zu", t->name,
+                      d->n * (d->nope + d->v), d->n, d->nope, d->v);
+}
+
+/* A module [n, rows, n_in] whose matrices lie at heads[n]; its path is that of t with another name. */
+static qn_code add_heads(source *s, const qn_stored *t, const char *name, const void **heads, size_t n,
+                         size_t rows, size_t n_in, qn_err *err)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%.*s%s", (int)(strlen(t->name) - strlen(kv_b)), t->name, name);
+    qn_item *it = qn_job_add(s->job, path);
+    if (!it) return qn_err_set(err, QN_NOMEM, "tensor %s: out of memory", path);
+    it->is_module = true;
+    it->rank = 3;
+    it->dims[0] = n;
+    it->dims[1] = rows;
+    it->dims[2] = n_in;
+    it->rows = (qn_rows){.kind = QN_ROWS_STORED, .dtype = t->dtype, .experts = heads,
+                         .expert_rows = rows, .n_rows = n * rows, .n_in = n_in};
+    it->dtype = s->has_cast ? s->cast : t->dtype;
+    return QN_OK;
+}
+
+/* kv_b_proj [H*(nope+v), L] as embed_q [H, L, nope] and unembed_out [H, v, L]. */
+static qn_code add_kv_b(source *s, const qn_stored *t, qn_err *err)
+{
+    heads_dims d;
+    qn_code rc = read_heads(s, t, &d, err);
+    if (rc) return rc;
+    const size_t latent = (size_t)t->dims[1], size = qn_dtype_size(t->dtype), row = latent * size;
+    qn_arena *a = &s->job->arena;
+    const void **keys = qn_arena_take(a, d.n, sizeof *keys), **values = qn_arena_take(a, d.n, sizeof *values);
+    uint8_t *turned = qn_arena_take(a, d.n * d.nope, row);
+    if (!keys || !values || !turned)
+        return qn_err_set(err, QN_NOMEM, "tensor %s: out of memory", t->name);
+    for (size_t h = 0; h < d.n; h++) {
+        const uint8_t *from = (const uint8_t *)t->data + h * (d.nope + d.v) * row;
+        uint8_t *to = turned + h * d.nope * row;
+        for (size_t i = 0; i < d.nope; i++)
+            for (size_t k = 0; k < latent; k++)
+                memcpy(to + (k * d.nope + i) * size, from + i * row + k * size, size);
+        keys[h] = to;
+        values[h] = from + d.nope * row;
+    }
+    rc = add_heads(s, t, ".embed_q", keys, d.n, latent, d.nope, err);
+    return rc ? rc : add_heads(s, t, ".unembed_out", values, d.n, d.v, latent, err);
+}
+
 /* A module that is quantized in the source; its scales and biases come with it. */
 static qn_code add_mlx(source *s, const qn_stored *t, const char *path, qn_err *err)
 {
@@ -306,6 +391,8 @@ static qn_code add_tensors(source *s, qn_err *err)
             if (ends_with(t->name, ".weight")) rc = add_mlx(s, t, path, err);
         } else if (parse_expert(t->name, &e) && t->rank == 2 && is_float(t->dtype)) {
             rc = add_stack(s, t, &e, err);
+        } else if (has_latents(s) && ends_with(t->name, kv_b) && is_float(t->dtype)) {
+            rc = add_kv_b(s, t, err);
         } else {
             rc = add_dense(s, t, err);
         }

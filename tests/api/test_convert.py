@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -726,6 +727,26 @@ def test_raw_experts_are_stacked(tmp_path, tokenizer_folder):
     mlx_lm.convert(str(tmp_path / "src"), mlx_path=str(tmp_path / "theirs"), quantize=True)
     a, b = tensors(tmp_path / "ours"), tensors(tmp_path / "theirs")
     assert sorted(a) == sorted(b) and all(same_bits(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("flags, kwargs", [([], {}), (["-q"], {"quantize": True})], ids=["plain", "q4"])
+def test_matrix_of_all_heads_is_split(tmp_path, tokenizer_folder, flags, kwargs):
+    """deepseek_v3 as it is released: keys and values from one matrix, experts apart, a layer too many."""
+    import mlx_lm
+    sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
+    import synth
+    with open(os.path.join(ROOT, "tests", "golden", "models", "deepseek_v3.json"), encoding="utf-8") as f:
+        recipe = next(c["recipe"] for c in json.load(f)["cases"] if c["name"] == "raw-f32")
+    for t in recipe["tensors"]:
+        t["dtype"] = "bfloat16"
+    synth.write(recipe, str(tmp_path / "src"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(os.path.join(tokenizer_folder, name), tmp_path / "src")
+    convert(tmp_path / "src", tmp_path / "ours", *flags)
+    mlx_lm.convert(str(tmp_path / "src"), mlx_path=str(tmp_path / "theirs"), **kwargs)
+    a, b = tensors(tmp_path / "ours"), tensors(tmp_path / "theirs")
+    assert sorted(a) == sorted(b) and all(same_bits(a[k], b[k]) for k in a)
+    assert "model.layers.0.self_attn.embed_q.weight" in a
 
 
 @pytest.mark.parametrize("flags, word", [
