@@ -156,12 +156,30 @@ static void drop_later_layers(const qn_desc *d, qn_folder *f)
     }
 }
 
+/* Releases in fp8 with scales of blocks, and in 4 bits packed into words of their own. */
+static qn_code check_forms(qn_folder *f, qn_err *err)
+{
+    static const char *const tails[] = {".weight_scale_inv", ".weight_packed"};
+    const qn_shards *s = qn_folder_shards(f);
+    for (size_t i = 0; i < 2 * qn_shards_count(s); i++) {
+        const char *name = qn_shards_at(s, i / 2)->name, *tail = tails[i % 2];
+        const size_t n = strlen(name), m = strlen(tail);
+        if (n < m || strcmp(name + n - m, tail)) continue;
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "tensor \"%.100s\": not supported yet: checkpoints in fp8 or packed int4; take one "
+                          "in bfloat16 or in an MLX form", name);
+    }
+    return QN_OK;
+}
+
 /* What all have in common, with the numbers that `defaults` (taken) fills in. */
-static qn_code read_family(qn_desc *d, const json_t *given, json_t *defaults, qn_arena *a, qn_err *err)
+static qn_code read_family(qn_desc *d, const json_t *given, json_t *defaults, qn_folder *f, qn_arena *a,
+                           qn_err *err)
 {
     json_t *cfg = with_defaults(given, defaults);
     if (!cfg) return qn_err_set(err, QN_NOMEM, "model: out of memory");
-    qn_code rc = qn_desc_base(d, cfg, "num_hidden_layers", "rms_norm_eps", a, err);
+    qn_code rc = check_forms(f, err);
+    if (!rc) rc = qn_desc_base(d, cfg, "num_hidden_layers", "rms_norm_eps", a, err);
     if (!rc) rc = read_mla(d, cfg, err);
     if (!rc) rc = read_positions(d, cfg, a, err);
     if (!rc) rc = read_experts(d, cfg, err);
@@ -184,7 +202,7 @@ static json_t *deepseek_defaults(void)
 
 qn_code qn_deepseek_v3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    qn_code rc = read_family(d, cfg, deepseek_defaults(), a, err);
+    qn_code rc = read_family(d, cfg, deepseek_defaults(), f, a, err);
     d->mla.eps = 1e-6f;
     if (!rc) drop_later_layers(d, f);
     return rc;
@@ -198,7 +216,7 @@ qn_code qn_kimi_k25_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *
     const json_t *text = json_object_get(cfg, "text_config");
     if (!json_is_object(text))
         return qn_err_set(err, QN_FORMAT, "config.json: text_config must be an object");
-    qn_code rc = read_family(d, text, deepseek_defaults(), a, err);
+    qn_code rc = read_family(d, text, deepseek_defaults(), f, a, err);
     if (!rc) rc = qn_desc_prefix(d, "language_model.model.", "language_model.lm_head", a, err);
     if (rc) return rc;
     d->mla.eps = 1e-6f;
@@ -218,7 +236,7 @@ qn_code qn_glm4_moe_lite_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_ar
         "qk_nope_head_dim", 192, "n_group", 1, "topk_group", 1, "num_experts_per_tok", 4, "moe_layer_freq",
         1, "first_k_dense_replace", 1, "max_position_embeddings", 202752, "rms_norm_eps", 1e-5,
         "rope_theta", 1000000.0, "n_shared_experts", 1, "n_routed_experts", 64);
-    qn_code rc = read_family(d, cfg, defaults, a, err);
+    qn_code rc = read_family(d, cfg, defaults, f, a, err);
     if (rc) return rc;
     d->mla.eps = d->norm_eps;
     d->moe.router.eps = 1e-20f;

@@ -45,6 +45,16 @@ static const row rows[] = {
     {"qwen3_5", "config.text_config.rope_parameters.partial_rotary_factor", "-0.5", "partial_rotary_factor"},
     {"qwen3_5", "config.text_config.linear_num_value_heads", "3", "linear_num_value_heads"},
     {"qwen3_moe", "config.num_experts_per_tok", "9", "num_experts_per_tok"},
+    {"deepseek_v3", "config.kv_lora_rank", "48", "kv_a_proj_with_mqa"},
+    {"deepseek_v3", "config.qk_rope_head_dim", "0", "qk_rope_head_dim"},
+    {"deepseek_v3", "config.num_hidden_layers", "1", NULL}, /* later layers are dropped */
+    {"deepseek_v3", "config.rope_scaling.factor", NULL, "factor"},
+    {"kimi_k25", "config.text_config", NULL, "text_config"},
+    {"glm4_moe_lite", "config.n_group", "4", "n_group"},
+    {"glm4_moe_lite", "config.topk_group", "2", NULL}, /* with one group it says nothing */
+    {"glm4_moe_lite", "config.topk_method", "\"greedy\"", "noaux_tc"},
+    {"glm4_moe_lite", "config.scoring_func", "\"softmax\"", "sigmoid"},
+    {"glm4_moe_lite", "config.num_experts_per_tok", "9", "num_experts_per_tok"},
     {"gemma3", "config.text_config", NULL, "text_config"},
     {"gemma3_text", "config.sliding_window_pattern", "0", "sliding_window_pattern"},
 };
@@ -103,6 +113,22 @@ static void test_rows(void **state)
     }
 }
 
+/* Forms of a release that are not read are named, before any tensor is missed. */
+static void test_foreign_forms(void **state)
+{
+    (void)state;
+    json_t *data = json_load_file(QN_TEST_DIR "/golden/models/deepseek_v3.json", 0, NULL);
+    json_t *recipe = json_object_get(json_array_get(json_object_get(data, "cases"), 0), "recipe");
+    json_t *tensors = json_object_get(recipe, "tensors");
+    json_t *extra = json_deep_copy(json_array_get(tensors, 0));
+    json_object_set_new(extra, "name", json_string("model.layers.0.self_attn.o_proj.weight_scale_inv"));
+    json_array_append_new(tensors, extra);
+    qn_err err = {0};
+    assert_int_equal(try_open(recipe, &err), QN_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "fp8"));
+    json_decref(data);
+}
+
 /* The figure that sizes the KV pools: between nothing and more than any machine has. */
 static void test_memory(void **state)
 {
@@ -113,6 +139,7 @@ static void test_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_foreign_forms),
+                                       cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
