@@ -139,33 +139,44 @@ V16_INLINE void score_rows(const qn_attend_job *job, uint32_t r0, const uint32_t
     }
 }
 
-/* The same for latent keys, which are rows: sums over 16 lanes of the row, then across the lanes. */
+/* The same for latent keys, which are rows: sums over 16 lanes of the row, then across the lanes.
+ * Rows of q meet several keys at once, so that what is loaded of either meets several of the other. */
 V16_INLINE void score_latent_rows(const qn_attend_job *job, uint32_t r0, const uint32_t rows,
                                   const qn_kv_form form)
 {
+    enum { KEYS = V16_PV_VECS };
+    _Static_assert(QN_KV_TILE % KEYS == 0, "keys of a block lie in one tile");
     uint32_t t0, t1;
     tile_range(job, r0, rows, &t0, &t1);
     const float *q = job->q + (size_t)r0 * job->d_k;
-    for (uint32_t j = t0 * QN_KV_TILE; j < t1 * QN_KV_TILE; j++) {
+    for (uint32_t j = t0 * QN_KV_TILE; j < t1 * QN_KV_TILE; j += KEYS) {
         const uint32_t t = j / QN_KV_TILE, lane = j % QN_KV_TILE;
-        v16 a[V16_SCORE_ROWS];
-        for (uint32_t i = 0; i < rows; i++) a[i] = v16_set(0.0f);
+        v16 a[V16_PV_ROWS][KEYS];
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t c = 0; c < KEYS; c++) a[i][c] = v16_set(0.0f);
         for (uint32_t d = 0; d < job->d_k; d += 16) {
-            v16 k = d < job->v_ld ? load_plain(job->v[t], (size_t)lane * job->v_ld + d, form)
-                                  : load_plain(job->k[t], (size_t)lane * job->k_ld + d - job->v_ld, form);
-            for (uint32_t i = 0; i < rows; i++)
-                a[i] = v16_fma(v16_load(q + (size_t)i * job->d_k + d), k, a[i]);
+            const bool value = d < job->v_ld;
+            const void *tile = value ? job->v[t] : job->k[t];
+            const uint32_t ld = value ? job->v_ld : job->k_ld;
+            const size_t at = (size_t)lane * ld + (value ? d : d - job->v_ld);
+            v16 k[KEYS];
+            for (uint32_t c = 0; c < KEYS; c++) k[c] = load_plain(tile, at + (size_t)c * ld, form);
+            for (uint32_t i = 0; i < rows; i++) {
+                v16 x = v16_load(q + (size_t)i * job->d_k + d);
+                for (uint32_t c = 0; c < KEYS; c++) a[i][c] = v16_fma(x, k[c], a[i][c]);
+            }
         }
         float *p = job->p + (size_t)r0 * QN_KV_SPLIT + j;
-        for (uint32_t i = 0; i < rows; i++) p[(size_t)i * QN_KV_SPLIT] = v16_sum(a[i]);
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t c = 0; c < KEYS; c++) p[(size_t)i * QN_KV_SPLIT + c] = v16_sum(a[i][c]);
     }
 }
 
 V16_INLINE void score_latent(const qn_attend_job *job, const qn_kv_form form)
 {
     uint32_t r = 0;
-    for (; r + V16_SCORE_ROWS <= job->n_rows; r += V16_SCORE_ROWS)
-        score_latent_rows(job, r, V16_SCORE_ROWS, form);
+    for (; r + V16_PV_ROWS <= job->n_rows; r += V16_PV_ROWS)
+        score_latent_rows(job, r, V16_PV_ROWS, form);
     for (; r < job->n_rows; r++) score_latent_rows(job, r, 1, form);
 }
 
