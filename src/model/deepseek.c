@@ -1,5 +1,5 @@
-/* deepseek.c - families with latent attention and experts chosen by sigmoids: deepseek_v3 and its
- * relatives (spec models 3.10, 5.8, 5.9). */
+/* deepseek.c - families with experts chosen by sigmoids, most of them with latent attention:
+ * deepseek_v3 and its relatives, glm4_moe (spec models 3.10, 5.8, 5.9). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,6 +240,34 @@ qn_code qn_glm4_moe_lite_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_ar
     if (rc) return rc;
     d->mla.eps = d->norm_eps;
     d->moe.router.eps = 1e-20f;
+    drop_later_layers(d, f);
+    return QN_OK;
+}
+
+/* Keys and values per head; the experts are those of the others. */
+qn_code qn_glm4_moe_read(qn_desc *d, const json_t *given, qn_folder *f, qn_arena *a, qn_err *err)
+{
+    static const qn_like like = {.kv_required = true,
+                                 .use_head_dim = true,
+                                 .never_tied = true,
+                                 .no_scaling = true,
+                                 .qkv_bias = QN_BIAS_KEY,
+                                 .qkv_key = "attention_bias"};
+    json_t *cfg = with_defaults(given, json_pack("{s:i}", "moe_layer_freq", 1));
+    double part;
+    bool norms = false;
+    if (!cfg) return qn_err_set(err, QN_NOMEM, "model: out of memory");
+    qn_code rc = qn_like_read(d, &like, cfg, a, err);
+    if (!rc) rc = qn_cfg_f64(cfg, "partial_rotary_factor", &part, err);
+    if (!rc && !(part > 0 && part <= 1))
+        rc = qn_err_set(err, QN_FORMAT,
+                        "config.json: partial_rotary_factor is %g, must be over 0 and at most 1", part);
+    if (!rc) rc = qn_like_rope(&d->ropes[0], &like, cfg, (uint32_t)(d->layers[0].d_head * part), a, err);
+    if (!rc) rc = qn_cfg_bool_or(cfg, "use_qk_norm", false, &norms, err);
+    if (!rc) rc = read_experts(d, cfg, err);
+    json_decref(cfg);
+    if (rc) return rc;
+    d->qk_norm = norms ? QN_QK_HEAD : QN_QK_NONE;
     drop_later_layers(d, f);
     return QN_OK;
 }

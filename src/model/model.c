@@ -19,6 +19,7 @@ static const qn_family families[] = {
     {"gemma3_text", qn_gemma3_text_read},
     {"glm", qn_glm_read},
     {"glm4", qn_glm4_read},
+    {"glm4_moe", qn_glm4_moe_read},
     {"glm4_moe_lite", qn_glm4_moe_lite_read},
     {"granite", qn_granite_read},
     {"helium", qn_helium_read},
@@ -80,7 +81,7 @@ const char *const *qn_model_types(void)
 {
     static const char *const types[] = {
         "cohere2", "deepseek_v3", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3",
-        "gemma3_text", "glm", "glm4", "glm4_moe_lite", "granite", "helium", "hunyuan_v1_dense",
+        "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "granite", "helium", "hunyuan_v1_dense",
         "internlm3", "iquestcoder", "joyai_llm_flash", "kimi_k2", "kimi_k25", "lille-130m", "llama",
         "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen",
         "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_moe",

@@ -117,7 +117,7 @@ static qn_code check_family(const source *s, qn_err *err)
                           "model.language_model) is not supported yet; an MLX one is", type);
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (!strcmp(type, plain[i])) return QN_OK;
-    if (has_latents(s)) return QN_OK;
+    if (has_latents(s) || !strcmp(type, "glm4_moe")) return QN_OK;
     qn_job_note(s->job, "quern does not know what a %s checkpoint needs: tensors keep their names "
                 "and layouts", type);
     return QN_OK;
@@ -172,7 +172,8 @@ static bool is_float(qn_dtype t) { return t == QN_F32 || t == QN_F16 || t == QN_
 static bool is_later_layer(const source *s, const char *name)
 {
     static const char layers[] = "model.layers.";
-    if (!has_latents(s) || strncmp(name, layers, sizeof layers - 1)) return false;
+    if (!has_latents(s) && strcmp(s->job->model_type, "glm4_moe")) return false;
+    if (strncmp(name, layers, sizeof layers - 1)) return false;
     const char *number = name + sizeof layers - 1;
     return isdigit((unsigned char)*number) && strtoul(number, NULL, 10) >= s->n_layers;
 }

@@ -191,6 +191,16 @@ FAMILIES = {
         "raw": latent("deepseek_v3", n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1,
                       n_shared_experts=1, moe_intermediate_size=64),
     },
+    "glm4_moe": {
+        "base": of("glm4_moe", num_hidden_layers=3, head_dim=32, moe_intermediate_size=64, norm_topk_prob=True,
+                   n_group=1, topk_group=1, n_shared_experts=1, n_routed_experts=8, routed_scaling_factor=2.5,
+                   num_experts_per_tok=3, first_k_dense_replace=1, rope_theta=10000.0, rope_scaling=None,
+                   use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, partial_rotary_factor=0.5),
+        "groups": of("glm4_moe", head_dim=16, moe_intermediate_size=64, norm_topk_prob=False, n_group=2, topk_group=1,
+                     n_shared_experts=2, n_routed_experts=6, routed_scaling_factor=1.0, num_experts_per_tok=2,
+                     first_k_dense_replace=0, rope_theta=1000000.0, rope_scaling=None, use_qk_norm=False,
+                     tie_word_embeddings=True, attention_bias=False, partial_rotary_factor=1.0),
+    },
     "glm4_moe_lite": {
         "base": latent("glm4_moe_lite", n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=64,
                        first_k_dense_replace=1, routed_scaling_factor=1.8),
