@@ -11,30 +11,22 @@
 
 enum { GROWTH_RESERVE = 4096 }; /* tokens that admission keeps free for a row's reply */
 
-/* Blocks of group k that the running rows will still take, at full length. One block of a row may have
- * to be copied, because the prefix tree has it too. */
-static uint64_t still_to_come(const qn_engine *e, uint32_t k)
+/* Most blocks of group k that a row holds at once at full length. One may have to be copied, because the
+ * prefix tree has it too. */
+static uint64_t whole_need(const qn_engine *e, const qn_gen *g, uint32_t k)
 {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < e->n_rows; i++) {
-        const qn_gen *g = e->rows[i];
-        uint32_t need = 1 + qn_blocks_need(e->blocks, k, g->n_prompt + g->max_tokens,
-                                           e->o.step_tokens);
-        if (need > g->table.n[k]) n += need - g->table.n[k];
-    }
-    return n;
+    return 1u + qn_blocks_need(e->blocks, k, g->n_prompt + g->max_tokens, e->o.step_tokens);
 }
 
-/* As fits, with every row's whole length, and no block counted as shared. Counted as free are blocks of a
- * window that checkpoints of running rows keep: a model that has both may still preempt. */
+/* As fits, with the whole length of every row, and no block counted as shared: rows that start from the
+ * same blocks of a window leave them and take their own. Whatever no row holds can be evicted, so none
+ * of them will ever be preempted. */
 static bool fits_strictly(const qn_engine *e, const qn_gen *g)
 {
     for (uint32_t k = 0; k < e->kv.n_groups; k++) {
-        uint64_t need = 1u + qn_blocks_need(e->blocks, k, g->n_prompt + g->max_tokens,
-                                            e->o.step_tokens);
-        if (need + still_to_come(e, k) >
-            qn_blocks_available(e->blocks, k) + qn_blocks_cached(e->blocks, k))
-            return false;
+        uint64_t need = whole_need(e, g, k);
+        for (uint32_t i = 0; i < e->n_rows; i++) need += whole_need(e, e->rows[i], k);
+        if (need > qn_blocks_total(e->blocks, k)) return false;
     }
     return true;
 }

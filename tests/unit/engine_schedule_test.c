@@ -572,6 +572,37 @@ static void test_preemption(void **state)
     preemption(true);
 }
 
+/* Rows that start from the same blocks of a window leave them one after the other, and each takes its
+ * own: strictly, all of those are kept free. */
+static void test_strict_window(void **state)
+{
+    (void)state;
+    enum { N = 6, PREFIX = 100, WINDOW = 60 };
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        for (uint32_t blocks = 16; blocks < 40; blocks++) {
+            qn_model *m = qn_fake_model(&(qn_fake_opts){.window = WINDOW, .bounded = kind == 1,
+                                                        .recurrent = kind == 2, .max_positions = 256});
+            qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .max_rows = N, .strict_kv = true,
+                                                      .step_tokens = 16, .mixed_tokens = 16,
+                                                      .checkpoint_tokens = 10, .checkpoint_min = 1,
+                                                      .kv_bytes = (kind == 1 ? 1 : 2) * blocks * 64u});
+            static request q[N];
+            for (uint32_t i = 0; i < N; i++) {
+                make(&q[i], PREFIX + 1, 100);
+                for (uint32_t k = 0; k < PREFIX; k++) q[i].prompt[k] = k;
+                submit(e, &q[i]);
+            }
+            for (uint32_t i = 0; i < N; i++) {
+                finish(&q[i]);
+                verify(m, &q[i]);
+            }
+            assert_int_equal(e->preemptions, 0);
+            wait_idle(e);
+            stop(e, m);
+        }
+    }
+}
+
 static void free_early(qn_engine *e, request *q)
 {
     submit(e, q);
@@ -619,8 +650,7 @@ static void trace(uint32_t seed, qn_fake_opts f)
     }
     wait_idle(e);
     assert_true(qn_fake_largest(m) <= e->o.step_tokens);
-    /* What checkpoints keep of a window is not counted (schedule.c). */
-    if (o.strict_kv && !(f.window && f.recurrent)) assert_int_equal(e->preemptions, 0);
+    if (o.strict_kv) assert_int_equal(e->preemptions, 0);
     stop(e, m);
 }
 
@@ -705,6 +735,7 @@ int main(void)
         cmocka_unit_test(test_byte_cap),
         cmocka_unit_test(test_prefix_off),
         cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_strict_window),
         cmocka_unit_test(test_traces),
         cmocka_unit_test(test_traces_window),
         cmocka_unit_test(test_traces_recurrent),
