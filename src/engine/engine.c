@@ -205,17 +205,26 @@ static void reap(qn_engine *e)
     }
 }
 
-static void remove_row(qn_engine *e, uint32_t i)
+void qn_engine_remove_row(qn_engine *e, uint32_t i)
 {
     memmove(&e->rows[i], &e->rows[i + 1], (e->n_rows - i - 1) * sizeof(qn_gen *));
     atomic_fetch_sub(&e->n_rows, 1);
+}
+
+void qn_engine_unqueue(qn_engine *e, qn_gen *prev, qn_gen *g)
+{
+    if (prev) prev->next = g->next;
+    else e->queue = g->next;
+    if (e->queue_tail == g) e->queue_tail = prev;
+    g->next = NULL;
+    atomic_fetch_sub(&e->n_queue, 1);
 }
 
 void qn_engine_end_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why)
 {
     for (uint32_t i = 0; i < e->n_rows; i++) {
         if (e->rows[i] != g) continue;
-        remove_row(e, i);
+        qn_engine_remove_row(e, i);
         qn_engine_retire(e, g, finish, why);
         return;
     }
@@ -313,14 +322,20 @@ static void step(qn_engine *e)
 
 /* ---- the thread ---- */
 
+/* The time when a row whose reader sleeps is given up, if that is before `until`; 0: never. */
+static double earlier(const qn_engine *e, const qn_gen *g, double until)
+{
+    if (!e->o.sink_timeout_ms || !g->paused_ms) return until;
+    double t = g->paused_ms + e->o.sink_timeout_ms;
+    return until && until < t ? until : t;
+}
+
 /* Sleep until there is something to look at, or a paused row's time is over. Under the lock. */
 static void sleep_idle(qn_engine *e)
 {
     double until = 0;
-    for (uint32_t i = 0; e->o.sink_timeout_ms && i < e->n_rows; i++) {
-        double t = e->rows[i]->paused_ms ? e->rows[i]->paused_ms + e->o.sink_timeout_ms : 0;
-        if (t && (!until || t < until)) until = t;
-    }
+    for (uint32_t i = 0; i < e->n_rows; i++) until = earlier(e, e->rows[i], until);
+    for (const qn_gen *g = e->queue; g; g = g->next) until = earlier(e, g, until);
     struct timespec at = {.tv_sec = (time_t)(until / 1000)};
     at.tv_nsec = (long)((until - (double)at.tv_sec * 1000) * 1e6);
     int rc = 0;
@@ -352,19 +367,31 @@ static bool collect(qn_engine *e, bool wait)
     return go_on;
 }
 
+static void drop_if_stuck(qn_engine *e, qn_gen *g, qn_gen *prev, double now)
+{
+    if (!g->paused_ms || qn_gen_can_run(g) || now - g->paused_ms < e->o.sink_timeout_ms) return;
+    qn_err why = {0};
+    qn_err_set(&why, QN_CANCELLED, "nobody took this generation's events for %u ms",
+               e->o.sink_timeout_ms);
+    if (g->state == QN_ROW_RUNNING) {
+        qn_engine_end_row(e, g, QN_FINISH_CANCELLED, &why);
+    } else {
+        qn_engine_unqueue(e, prev, g);
+        qn_engine_retire(e, g, QN_FINISH_CANCELLED, &why);
+    }
+}
+
 /* Cancel rows whose reader has taken nothing for too long: they hold blocks that others need. */
 static void drop_stuck(qn_engine *e)
 {
     if (!e->o.sink_timeout_ms) return;
     double now = qn_now_ms();
-    for (uint32_t i = e->n_rows; i-- > 0;) {
-        qn_gen *g = e->rows[i];
-        if (!g->paused_ms || now - g->paused_ms < e->o.sink_timeout_ms) continue;
-        qn_err why = {0};
-        qn_err_set(&why, QN_CANCELLED, "nobody took this generation's events for %u ms",
-                   e->o.sink_timeout_ms);
-        remove_row(e, i);
-        qn_engine_retire(e, g, QN_FINISH_CANCELLED, &why);
+    for (uint32_t i = e->n_rows; i-- > 0;) drop_if_stuck(e, e->rows[i], NULL, now);
+    qn_gen *prev = NULL;
+    for (qn_gen *g = e->queue, *next; g; g = next) {
+        next = g->next;
+        drop_if_stuck(e, g, prev, now);
+        if (g->state == QN_ROW_WAITING) prev = g;
     }
 }
 
@@ -374,7 +401,7 @@ static void drop_cancelled(qn_engine *e, bool all)
         qn_gen *g = e->rows[i];
         qn_finish wish = (qn_finish)atomic_load(&g->cancel);
         if (!all && !wish) continue;
-        remove_row(e, i);
+        qn_engine_remove_row(e, i);
         qn_engine_retire(e, g, wish ? wish : QN_FINISH_CANCELLED, NULL);
     }
     qn_gen *prev = NULL;
@@ -385,11 +412,7 @@ static void drop_cancelled(qn_engine *e, bool all)
             prev = g;
             continue;
         }
-        if (prev) prev->next = next;
-        else e->queue = next;
-        if (e->queue_tail == g) e->queue_tail = prev;
-        g->next = NULL;
-        atomic_fetch_sub(&e->n_queue, 1);
+        qn_engine_unqueue(e, prev, g);
         qn_engine_retire(e, g, wish ? wish : QN_FINISH_CANCELLED, NULL);
     }
 }

@@ -63,6 +63,7 @@ struct qn_gen {
     qn_prefix_place place;        /* in the prefix tree; while running */
     uint32_t state_slot;          /* of recurrent layers, while running; else QN_NO_STATE */
     uint32_t n_planned;           /* tokens of this row in the step being run */
+    bool was_parked;              /* gave its blocks to others because nobody read its events */
     bool was_admitted;            /* before a preemption, perhaps */
     bool came_back;               /* after one: its tokens are not counted again */
     bool waits;                   /* sits the step out for another row's blocks */
@@ -86,6 +87,10 @@ size_t qn_gen_bytes(const qn_engine *e, uint32_t n_tokens);
 
 /* True while a result is wanted at every position that the row computes (no failure). */
 bool qn_gen_is_wide(const qn_gen *g);
+
+/* True if the row's next events fit into its ring. If not, its reader will wake the engine (no failure).
+ */
+bool qn_gen_can_run(qn_gen *g);
 
 /* One owner leaves; the last one frees (no failure). */
 void qn_gen_leave(qn_gen *g);

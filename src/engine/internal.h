@@ -140,6 +140,11 @@ bool qn_engine_sound(qn_engine *e);
  * failure). */
 void qn_engine_outputs(qn_engine *e, qn_tensor logits, qn_tensor hidden);
 
+/* engine.c: take row i out of rows[]; take g, which follows `prev` (NULL: it is the head), out of the
+ * queue (no failure). */
+void qn_engine_remove_row(qn_engine *e, uint32_t i);
+void qn_engine_unqueue(qn_engine *e, qn_gen *prev, qn_gen *g);
+
 /* engine.c: take a running row out of rows[] and end it (no failure). */
 void qn_engine_end_row(qn_engine *e, qn_gen *g, qn_finish finish, const qn_err *why);
 

@@ -7,6 +7,7 @@
 #include <assert.h>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "engine/internal.h"
 
 enum { GROWTH_RESERVE = 4096 }; /* tokens that admission keeps free for a row's reply */
@@ -61,16 +62,51 @@ static void trace_admission(qn_gen *g, double ready_ms)
     for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) qn_trace_add(g->trace, &spans[i]);
 }
 
+bool qn_gen_is_wide(const qn_gen *g)
+{
+    return (g->prompt_logprobs || g->hidden_kind == QN_HIDDEN_ALL) && g->computed < g->n_prompt;
+}
+
+static bool decodes(const qn_gen *g)
+{
+    return g->len - g->computed == 1 && g->computed > 0 && !qn_gen_is_wide(g);
+}
+
+bool qn_gen_can_run(qn_gen *g)
+{
+    uint32_t n = 2 + (qn_gen_is_wide(g) ? QN_WIDE_OUT : 0);
+    bool room = qn_gen_room(g, n);
+    if (!room) {
+        atomic_store(&g->paused, true);
+        /* The reader may have made room before it could see the flag: look again. */
+        room = qn_gen_room(g, n) && atomic_exchange(&g->paused, false);
+    }
+    if (room) g->paused_ms = 0;
+    else if (!g->paused_ms) g->paused_ms = qn_now_ms();
+    return room;
+}
+
+/* The next row in line, behind `*prev` (NULL: at the head). One that gave its blocks back while its reader
+ * slept is passed over for as long as that lasts. */
+static qn_gen *next_in_line(qn_engine *e, qn_gen **prev)
+{
+    *prev = NULL;
+    qn_gen *g = e->queue;
+    while (g && g->was_parked && !qn_gen_can_run(g)) {
+        *prev = g;
+        g = g->next;
+    }
+    return g;
+}
+
 void qn_engine_admit(qn_engine *e)
 {
+    qn_gen *g, *prev;
     /* A row that starts from a file waits until nobody else holds blocks: its own must fit at once. */
-    while (e->queue && e->n_rows < e->o.max_rows &&
-           (e->n_rows == 0 || (!e->queue->start && fits(e, e->queue)))) {
-        qn_gen *g = e->queue;
-        e->queue = g->next;
-        if (!e->queue) e->queue_tail = NULL;
-        g->next = NULL;
-        atomic_fetch_sub(&e->n_queue, 1);
+    while (e->n_rows < e->o.max_rows && (g = next_in_line(e, &prev)) &&
+           (e->n_rows == 0 || (!g->start && fits(e, g)))) {
+        qn_engine_unqueue(e, prev, g);
+        g->was_parked = false;
         g->state = QN_ROW_RUNNING;
         bool again = g->admit_ms != 0;
         if (!again) g->admit_ms = qn_now_ms();
@@ -86,13 +122,11 @@ void qn_engine_admit(qn_engine *e)
     }
 }
 
-/* The most recently admitted row gives its blocks back and waits at the head of the queue; its
- * tokens are computed again later, to the same bits. */
-static bool preempt_after(qn_engine *e, const qn_gen *keep)
+/* A running row gives its blocks back and waits at the head of the queue; its tokens are computed again
+ * later, to the same bits. */
+static void preempt(qn_engine *e, uint32_t i)
 {
-    uint32_t last = e->n_rows - 1;
-    qn_gen *g = e->rows[last];
-    if (g == keep) return false;
+    qn_gen *g = e->rows[i];
     qn_engine_stop_row(e, g, true); /* what nobody needs before it comes back is not computed twice */
     atomic_fetch_add(&e->preemptions, 1);
     g->computed = 0;
@@ -102,33 +136,16 @@ static bool preempt_after(qn_engine *e, const qn_gen *keep)
     e->queue = g;
     if (!e->queue_tail) e->queue_tail = g;
     atomic_fetch_add(&e->n_queue, 1);
-    atomic_fetch_sub(&e->n_rows, 1);
+    qn_engine_remove_row(e, i);
+}
+
+/* The same for the most recently admitted row, unless that is `keep`. */
+static bool preempt_after(qn_engine *e, const qn_gen *keep)
+{
+    uint32_t last = e->n_rows - 1;
+    if (e->rows[last] == keep) return false;
+    preempt(e, last);
     return true;
-}
-
-bool qn_gen_is_wide(const qn_gen *g)
-{
-    return (g->prompt_logprobs || g->hidden_kind == QN_HIDDEN_ALL) && g->computed < g->n_prompt;
-}
-
-static bool decodes(const qn_gen *g)
-{
-    return g->len - g->computed == 1 && g->computed > 0 && !qn_gen_is_wide(g);
-}
-
-/* A row may run when its next events fit into its ring. */
-static bool runnable(qn_gen *g)
-{
-    uint32_t n = 2 + (qn_gen_is_wide(g) ? QN_WIDE_OUT : 0);
-    bool room = qn_gen_room(g, n);
-    if (!room) {
-        atomic_store(&g->paused, true);
-        /* The reader may have made room before it could see the flag: look again. */
-        room = qn_gen_room(g, n) && atomic_exchange(&g->paused, false);
-    }
-    if (room) g->paused_ms = 0;
-    else if (!g->paused_ms) g->paused_ms = qn_now_ms();
-    return room;
 }
 
 /* Evict cached blocks until n more tokens of row g fit. */
@@ -207,12 +224,12 @@ static uint32_t reserve_all(qn_engine *e)
     for (uint32_t i = 0; i < e->n_rows; i++) e->rows[i]->n_planned = e->rows[i]->waits = 0;
     for (uint32_t i = 0; i < e->n_rows; i++) {
         qn_gen *g = e->rows[i];
-        if (decodes(g) && runnable(g)) reserve(e, g, 1);
+        if (decodes(g) && qn_gen_can_run(g)) reserve(e, g, 1);
     }
     uint32_t n = planned(e), budget = n ? e->o.mixed_tokens : e->o.step_tokens;
     for (uint32_t i = 0; i < e->n_rows && n < budget && n_prompts < e->o.prefill_rows; i++) {
         qn_gen *g = e->rows[i];
-        if (decodes(g) || !runnable(g)) continue;
+        if (decodes(g) || !qn_gen_can_run(g)) continue;
         if ((g->waits = qn_engine_row_waits(e, i))) continue;
         uint32_t want = chunk(e, g, budget - n, &wide);
         if (!want) continue;
@@ -220,6 +237,33 @@ static uint32_t reserve_all(qn_engine *e)
         n = planned(e);
     }
     return n;
+}
+
+/* No step could be planned. If a row can run, or one waits that could, others are in its way: the youngest
+ * row whose reader sleeps gives its blocks and its place back. When there is none, submit let in what the
+ * pools cannot hold: the oldest row ends, so that the others do not wait with it for ever. False: nobody
+ * can run. */
+static bool make_way(qn_engine *e)
+{
+    qn_gen *first = NULL, *prev;
+    uint32_t sleeper = UINT32_MAX;
+    for (uint32_t i = 0; i < e->n_rows; i++) {
+        if (e->rows[i]->paused_ms) sleeper = i;
+        else if (!first) first = e->rows[i];
+    }
+    if (sleeper != UINT32_MAX && (first || next_in_line(e, &prev))) {
+        e->rows[sleeper]->was_parked = true;
+        preempt(e, sleeper);
+        return true;
+    }
+    if (!first) return false;
+    qn_err why = {0};
+    qn_err_set(&why, QN_LIMIT, "no step can be planned for a row that has computed %u of %u tokens: the KV "
+               "cache has %u free blocks, this is a bug", first->computed, first->len,
+               qn_blocks_available(e->blocks, 0));
+    qn_log(QN_ERROR, "%s", why.text);
+    qn_engine_end_row(e, first, QN_FINISH_ERROR, &why);
+    return true;
 }
 
 static void add_out(qn_plan *p, qn_gen *g, uint32_t row, uint32_t pos)
@@ -290,7 +334,8 @@ bool qn_engine_plan(qn_engine *e)
 {
     qn_plan *p = &e->plan;
     p->batch = (qn_batch){.ids = p->ids, .pos = p->pos, .items = p->items, .out_rows = p->out_rows};
-    uint32_t n = reserve_all(e);
+    uint32_t n;
+    while (!(n = reserve_all(e)) && make_way(e)) qn_engine_admit(e);
     if (e->audit) qn_check(qn_engine_sound(e));
     if (n == 0) return false;
     for (uint32_t i = 0; i < e->n_rows; i++) {

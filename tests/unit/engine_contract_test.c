@@ -248,6 +248,91 @@ static void test_stuck_reader(void **state)
     stop(e, m);
 }
 
+/* A row whose events nobody takes has the blocks that another one needs: it gives them up, and goes on
+ * from there, to the same tokens, once somebody reads. With a time limit it ends in the meantime. */
+static void sleeper_case(uint32_t timeout_ms)
+{
+    enum { N = 400 };
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine_opts o = small;
+    o.max_positions = 5 + N;
+    o.kv_bytes = ((5 + N) / 16 + 4) * 64u; /* for little more than one row */
+    o.sink_timeout_ms = timeout_ms;
+    qn_engine *e = start(m, o);
+    e->audit = true;
+    qn_gen *asleep = submit(e, &(qn_request){.prompt = ids, .n_prompt = 5, .max_tokens = N});
+    qn_gen *awake = submit(e, &(qn_request){.prompt = ids + 100, .n_prompt = 5, .max_tokens = N});
+    run r = finish(awake);
+    assert_int_equal(r.done.finish, QN_FINISH_LENGTH);
+    assert_int_equal(r.n_tokens, N);
+    qn_engine_stats s = {0};
+    for (int i = 0; timeout_ms && i < 5000 && s.finished < 2; i++) {
+        usleep(1000);
+        qn_engine_stats_get(e, &s);
+    }
+    r = finish(asleep);
+    assert_int_equal(r.done.finish, timeout_ms ? QN_FINISH_CANCELLED : QN_FINISH_LENGTH);
+    assert_true(timeout_ms ? r.n_tokens > 200 : r.n_tokens == N);
+    for (uint32_t i = 0; i < r.n_tokens; i++) {
+        uint32_t next = qn_fake_next(m, ids, 5 + i);
+        assert_int_equal(r.tokens[i], next);
+        ids[5 + i] = next;
+    }
+    stop(e, m);
+}
+
+static void test_sleeper(void **state)
+{
+    (void)state;
+    sleeper_case(0);
+    sleeper_case(300);
+}
+
+/* ---- a state that must not be ---- */
+
+static qn_table thief;
+
+static qn_code steal(void *user, qn_err *err)
+{
+    qn_engine *e = user;
+    qn_code rc = qn_table_init(&thief, e->blocks, e->o.max_positions, err);
+    uint32_t n = qn_blocks_available(e->blocks, 0) * qn_blocks_tokens(e->blocks);
+    if (!rc) qn_check(qn_table_extend(&thief, e->blocks, 0, n));
+    return rc;
+}
+
+static qn_code give_up(void *user, qn_err *err)
+{
+    (void)err;
+    qn_table_release(&thief, ((qn_engine *)user)->blocks);
+    return QN_OK;
+}
+
+/* Blocks have gone astray, so that no step can be planned: the engine says so and ends rows, instead of
+ * sleeping beside them for ever. */
+static void test_no_step(void **state)
+{
+    (void)state;
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine_opts o = small;
+    o.kv_bytes = 40 * 64u;
+    qn_engine *e = start(m, o);
+    qn_err err = {0};
+    assert_int_equal(qn_engine_exclusive(e, steal, e, &err), QN_OK);
+    qn_gen *g[3];
+    for (int i = 0; i < 3; i++)
+        g[i] = submit(e, &(qn_request){.prompt = ids, .n_prompt = 20, .max_tokens = 3});
+    for (int i = 0; i < 3; i++) {
+        run r = finish(g[i]);
+        assert_int_equal(r.done.finish, QN_FINISH_ERROR);
+        assert_non_null(strstr(r.done.err.text, "no step can be planned"));
+    }
+    assert_int_equal(qn_engine_exclusive(e, give_up, e, &err), QN_OK);
+    run r = finish(submit(e, &(qn_request){.prompt = ids, .n_prompt = 20, .max_tokens = 3}));
+    assert_int_equal(r.done.finish, QN_FINISH_LENGTH);
+    stop(e, m);
+}
+
 /* ---- exclusive jobs ---- */
 
 typedef struct jobs {
@@ -415,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_lengths),       cmocka_unit_test(test_snapshot),
         cmocka_unit_test(test_first_token_ends), cmocka_unit_test(test_reader_stops),
         cmocka_unit_test(test_cancel_in_prefill), cmocka_unit_test(test_stuck_reader),
+        cmocka_unit_test(test_sleeper),       cmocka_unit_test(test_no_step),
         cmocka_unit_test(test_exclusive),     cmocka_unit_test(test_exclusive_order),
         cmocka_unit_test(test_long_prompt),
     };
