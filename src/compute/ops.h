@@ -95,19 +95,21 @@ typedef enum qn_router_kind {
     QN_ROUTE_SOFTMAX_ALL =
         0, /* R1: probabilities over all experts, the k largest; normalized if asked */
     QN_ROUTE_SOFTMAX_TOP, /* R2: the k largest logits, softmax over those */
-    QN_ROUTE_SIGMOID /* R3, in float32: the k largest of sigmoid + bias, weights without the bias */
+    QN_ROUTE_SIGMOID, /* R3, in float32: the k largest of sigmoid + bias, weights without the bias */
+    QN_ROUTE_SOFTMAX_GROUPS /* R4: probabilities over all experts, groups as below, the k largest */
 } qn_router_kind;
 
 typedef struct qn_router {
     qn_router_kind kind;
     uint32_t k;
     bool normalize; /* R1, R3 with k > 1: divide the k weights by their sum */
-    /* R3 only. With n_groups > 1 the experts of all but the n_kept groups with the largest sums of
-     * their two best count as 0, not as impossible: one may still be chosen before a negative. */
+    /* R3, R4. With n_groups > 1 the experts of all but the n_kept best groups count as 0, not as
+     * impossible: one may still be chosen before a negative. A group is as good as the sum of its two
+     * best (R3), or its best (R4). */
     uint32_t n_groups, n_kept;
-    float scale;    /* of the weights, at last */
-    float eps;      /* added to the sum */
-    qn_tensor bias; /* [1, E] */
+    float scale;    /* R3, R4: of the weights, at last */
+    float eps;      /* R3: added to the sum */
+    qn_tensor bias; /* R3: [1, E] */
 } qn_router;
 
 /* The experts of every row: ids [T, k] (uint32 on the device), weights [T, k]; rank 0 is the most
@@ -293,9 +295,10 @@ struct qn_ops {
     qn_tensor (*widen)(qn_run *r, qn_tensor x);
     qn_tensor (*cast_like)(qn_run *r, qn_tensor x, qn_tensor like);
 
-    /* Part `part` of every head of x, whose heads are n_parts runs of d columns each: [T, cols /
-     * n_parts]. */
-    qn_tensor (*head_part)(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
+    /* Columns [from, from+n) of every head of x, whose heads are runs of d columns, and behind each
+     * the columns of `tail` [T, c], the same for all heads; it may be absent: [T, cols/d * (n+c)]. */
+    qn_tensor (*head_part)(qn_run *r, qn_tensor x, uint32_t d, uint32_t from, uint32_t n,
+                           qn_tensor tail);
 
     /* ---- experts: matrices loaded with n_experts > 1 ---- */
 

@@ -34,7 +34,7 @@ static qn_code read_mla(qn_desc *d, const json_t *cfg, qn_err *err)
     for (uint32_t i = 0; i < d->n_layers; i++) {
         d->layers[i].latent = true;
         d->layers[i].n_heads = heads;
-        d->layers[i].n_kv_heads = 1;
+        d->layers[i].n_kv_heads = m->expands ? heads : 1;
         d->layers[i].d_head = m->d_nope + m->d_rope;
     }
     d->names.q_a = "self_attn.q_a_proj";
@@ -108,7 +108,9 @@ static qn_code check_groups(const qn_moe *m, qn_err *err)
     return QN_OK;
 }
 
-static qn_code read_router(qn_router *r, const json_t *cfg, qn_err *err)
+typedef qn_code router_fn(qn_router *r, const json_t *cfg, qn_err *err);
+
+static qn_code read_sigmoids(qn_router *r, const json_t *cfg, qn_err *err)
 {
     double scale;
     qn_code rc;
@@ -124,7 +126,24 @@ static qn_code read_router(qn_router *r, const json_t *cfg, qn_err *err)
     return QN_OK;
 }
 
-static qn_code read_experts(qn_desc *d, const json_t *cfg, qn_err *err)
+/* deepseek_v2's: a softmax over all experts; groups only when the method says so. */
+static qn_code read_softmax(qn_router *r, const json_t *cfg, qn_err *err)
+{
+    const char *method;
+    double scale;
+    qn_code rc;
+    if ((rc = qn_cfg_str_or(cfg, "topk_method", "greedy", &method, err))) return rc;
+    if ((rc = qn_cfg_u32(cfg, "num_experts_per_tok", 1, 64, &r->k, err))) return rc;
+    if ((rc = qn_cfg_f64(cfg, "routed_scaling_factor", &scale, err))) return rc;
+    r->kind = QN_ROUTE_SOFTMAX_GROUPS;
+    r->scale = (float)scale;
+    r->n_groups = r->n_kept = 1;
+    if (strcmp(method, "group_limited_greedy")) return QN_OK;
+    if ((rc = qn_cfg_u32(cfg, "n_group", 1, 4096, &r->n_groups, err))) return rc;
+    return qn_cfg_u32(cfg, "topk_group", 1, 4096, &r->n_kept, err);
+}
+
+static qn_code read_experts(qn_desc *d, const json_t *cfg, router_fn *read_router, qn_err *err)
 {
     qn_moe *m = &d->moe;
     uint32_t n_shared, first, every;
@@ -139,6 +158,7 @@ static qn_code read_experts(qn_desc *d, const json_t *cfg, qn_err *err)
     m->d_ff_shared = n_shared * m->d_ff;
     for (uint32_t i = 0; i < d->n_layers; i++) d->layers[i].sparse = i >= first && i % every == 0;
     expert_names(&d->names);
+    if (m->router.kind != QN_ROUTE_SIGMOID) d->names.router_bias = NULL;
     return QN_OK;
 }
 
@@ -173,16 +193,17 @@ static qn_code check_forms(qn_folder *f, qn_err *err)
 }
 
 /* What all have in common, with the numbers that `defaults` (taken) fills in. */
-static qn_code read_family(qn_desc *d, const json_t *given, json_t *defaults, qn_folder *f, qn_arena *a,
-                           qn_err *err)
+static qn_code read_family(qn_desc *d, const json_t *given, json_t *defaults, bool expands, qn_folder *f,
+                           qn_arena *a, qn_err *err)
 {
     json_t *cfg = with_defaults(given, defaults);
     if (!cfg) return qn_err_set(err, QN_NOMEM, "model: out of memory");
     qn_code rc = check_forms(f, err);
     if (!rc) rc = qn_desc_base(d, cfg, "num_hidden_layers", "rms_norm_eps", a, err);
+    if (!rc) d->mla.expands = expands;
     if (!rc) rc = read_mla(d, cfg, err);
     if (!rc) rc = read_positions(d, cfg, a, err);
-    if (!rc) rc = read_experts(d, cfg, err);
+    if (!rc) rc = read_experts(d, cfg, expands ? read_softmax : read_sigmoids, err);
     json_decref(cfg);
     return rc;
 }
@@ -202,9 +223,19 @@ static json_t *deepseek_defaults(void)
 
 qn_code qn_deepseek_v3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
 {
-    qn_code rc = read_family(d, cfg, deepseek_defaults(), f, a, err);
+    qn_code rc = read_family(d, cfg, deepseek_defaults(), false, f, a, err);
     d->mla.eps = 1e-6f;
     if (!rc) drop_later_layers(d, f);
+    return rc;
+}
+
+/* Keys and values per head, which are stored as such; a rotary scaling is not optional. */
+qn_code qn_deepseek_v2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
+{
+    if (!json_is_object(json_object_get(cfg, "rope_scaling")))
+        return qn_err_set(err, QN_FORMAT, "config.json: rope_scaling must be an object");
+    qn_code rc = read_family(d, cfg, deepseek_defaults(), true, f, a, err);
+    d->mla.eps = 1e-6f;
     return rc;
 }
 
@@ -216,7 +247,7 @@ qn_code qn_kimi_k25_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *
     const json_t *text = json_object_get(cfg, "text_config");
     if (!json_is_object(text))
         return qn_err_set(err, QN_FORMAT, "config.json: text_config must be an object");
-    qn_code rc = read_family(d, text, deepseek_defaults(), f, a, err);
+    qn_code rc = read_family(d, text, deepseek_defaults(), false, f, a, err);
     if (!rc) rc = qn_desc_prefix(d, "language_model.model.", "language_model.lm_head", a, err);
     if (rc) return rc;
     d->mla.eps = 1e-6f;
@@ -236,7 +267,7 @@ qn_code qn_glm4_moe_lite_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_ar
         "qk_nope_head_dim", 192, "n_group", 1, "topk_group", 1, "num_experts_per_tok", 4, "moe_layer_freq",
         1, "first_k_dense_replace", 1, "max_position_embeddings", 202752, "rms_norm_eps", 1e-5,
         "rope_theta", 1000000.0, "n_shared_experts", 1, "n_routed_experts", 64);
-    qn_code rc = read_family(d, cfg, defaults, f, a, err);
+    qn_code rc = read_family(d, cfg, defaults, false, f, a, err);
     if (rc) return rc;
     d->mla.eps = d->norm_eps;
     d->moe.router.eps = 1e-20f;
@@ -264,7 +295,7 @@ qn_code qn_glm4_moe_read(qn_desc *d, const json_t *given, qn_folder *f, qn_arena
                         "config.json: partial_rotary_factor is %g, must be over 0 and at most 1", part);
     if (!rc) rc = qn_like_rope(&d->ropes[0], &like, cfg, (uint32_t)(d->layers[0].d_head * part), a, err);
     if (!rc) rc = qn_cfg_bool_or(cfg, "use_qk_norm", false, &norms, err);
-    if (!rc) rc = read_experts(d, cfg, err);
+    if (!rc) rc = read_experts(d, cfg, read_sigmoids, err);
     json_decref(cfg);
     if (rc) return rc;
     d->qk_norm = norms ? QN_QK_HEAD : QN_QK_NONE;

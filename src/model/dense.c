@@ -56,8 +56,9 @@ static void rotate(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor q,
 static qn_tensor split_gate(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor *q)
 {
     if (!m->d.attn_gate) return (qn_tensor){0};
-    qn_tensor gate = r->ops->head_part(r, *q, l->d->d_head, 1, 2);
-    *q = r->ops->head_part(r, *q, l->d->d_head, 0, 2);
+    const uint32_t d = l->d->d_head;
+    qn_tensor gate = r->ops->head_part(r, *q, 2 * d, d, d, (qn_tensor){0});
+    *q = r->ops->head_part(r, *q, 2 * d, 0, d, (qn_tensor){0});
     return r->ops->act(r, gate, QN_SIGMOID);
 }
 
@@ -86,6 +87,21 @@ static qn_tensor attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x
     return linear(r, h, &l->o);
 }
 
+/* Attention to the keys and values that the heads make of latents [T, L] and the rotated parts k_pe,
+ * which all heads share. */
+static qn_tensor expanded(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor q, qn_tensor latent,
+                          qn_tensor k_pe)
+{
+    const qn_layer *l = &m->layers[i];
+    const qn_mla *d = &m->d.mla;
+    const uint32_t width = d->d_nope + d->d_v;
+    qn_tensor kv = linear(r, latent, &l->kv_b);
+    qn_tensor v = r->ops->head_part(r, kv, width, d->d_nope, d->d_v, (qn_tensor){0});
+    r->ops->kv_write(r, i, r->ops->head_part(r, kv, width, 0, d->d_nope, k_pe), v);
+    const qn_attend a = {.layer = i, .n_heads = l->d->n_heads, .scale = m->d.attn_scale};
+    return r->ops->attend(r, q, &a);
+}
+
 /* Latent attention block of layer i (spec models 3.10): x [T, E] -> [T, E]. Heads of q are [without
  * position | rotated]; of every token the latent and the rotated part of the key are stored. */
 static qn_tensor latent_attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
@@ -103,6 +119,7 @@ static qn_tensor latent_attention(const qn_dense *m, qn_run *r, uint32_t i, qn_t
     latent = o->rms_norm(r, latent, l->k_norm.w, d->kv_lora, d->eps);
     o->rope(r, qn_cols(q, d->d_nope, q.cols - d->d_nope), l->d->d_head, rope);
     o->rope(r, k_pe, d->d_rope, rope);
+    if (d->expands) return linear(r, expanded(m, r, i, q, latent, k_pe), &l->o);
     o->kv_write(r, i, latent, k_pe);
     const qn_latent a = {i, l->d->n_heads, m->d.attn_scale, l->embed_q.w, l->unembed.w};
     return linear(r, o->attend_latent(r, q, &a), &l->o);

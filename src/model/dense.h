@@ -13,7 +13,7 @@ typedef struct qn_layer {
     qn_norm n1, n2, n3, n4, q_norm, k_norm;
     qn_linear q, k, v, o, qkv; /* qkv or q, k, v */
     qn_linear gate, up, down, gate_up;
-    qn_linear q_a, kv_a, embed_q, unembed; /* latent attention; q is q_b if there is q_a */
+    qn_linear q_a, kv_a, kv_b, embed_q, unembed; /* latent attention; q is q_b if there is q_a */
     qn_tensor router_bias;
     qn_linear router, e_gate, e_up, e_down, s_gate, s_up, s_down, s_mix;
     qn_linear g_qkv, g_z, g_b, g_a, g_out;

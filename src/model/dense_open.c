@@ -263,6 +263,8 @@ static qn_code bind_absorbed(binder *b, int i, qn_layer *l)
     const qn_names *n = &b->m->d.names;
     const qn_mla *d = &b->m->d.mla;
     const uint32_t heads = l->d->n_heads;
+    if (d->expands)
+        return bind_linear(b, i, n->kv_b, heads * (d->d_nope + d->d_v), d->kv_lora, false, &l->kv_b);
     char *raw = path_of(b, i, n->kv_b), *embed = path_of(b, i, n->embed_q),
          *unembed = path_of(b, i, n->unembed), name[MAX_PATH + 8];
     qn_matrix all, parts[2];
@@ -390,10 +392,11 @@ static void count_params(qn_dense *m, const binder *b)
 }
 
 /* A layer that mlx-lm builds draws its weights, and again when it is replaced by its quantized form;
- * a Linear draws its bias too. Gated delta layers also draw their convolution and their decay. A router
- * with a bias for the choice starts as zeros. */
+ * a Linear draws its bias too. Gated delta layers also draw their convolution and their decay. DeepSeek's
+ * routers start as zeros. */
 static void count_init_draws(qn_dense *m, const binder *b)
 {
+    const qn_router_kind kind = m->d.moe.router.kind;
     uint32_t n = m->d.extra_init_draws;
     for (size_t i = 0; i < b->n; i++) {
         const qn_matrix *x = &b->src[i].m;
@@ -402,7 +405,7 @@ static void count_init_draws(qn_dense *m, const binder *b)
     for (uint32_t i = 0; i < m->d.n_layers; i++) {
         const qn_layer_desc *l = &m->d.layers[i];
         n += l->recurrent ? 2 : 0;
-        n -= l->sparse && m->d.names.router_bias;
+        n -= l->sparse && (kind == QN_ROUTE_SIGMOID || kind == QN_ROUTE_SOFTMAX_GROUPS);
     }
     m->base.info.n_init_draws = n;
 }
@@ -495,11 +498,14 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
         }
         kv->layers[i] = (qn_kv_layer){.group = g,
                                       .n_kv_heads = l->n_kv_heads,
-                                      .d_k = l->latent ? m->d.mla.kv_lora : l->d_head,
-                                      .d_v = l->latent ? m->d.mla.d_rope : l->d_head,
-                                      .latent = l->latent,
+                                      .d_k = l->d_head,
+                                      .d_v = l->latent ? m->d.mla.d_v : l->d_head,
                                       .k_codec = codec_of(m->base.info.dtype),
                                       .v_codec = codec_of(m->base.info.dtype)};
+        if (!l->latent || m->d.mla.expands) continue;
+        kv->layers[i].latent = true;
+        kv->layers[i].d_k = m->d.mla.kv_lora;
+        kv->layers[i].d_v = m->d.mla.d_rope;
     }
     return QN_OK;
 }
@@ -553,7 +559,7 @@ static qn_code check_device(const binder *b)
         const qn_layer_desc *l = &b->m->d.layers[i];
         const char *what = l->sparse && !dev->ops->route           ? "experts"
                            : l->recurrent && !dev->ops->delta      ? "gated delta layers"
-                           : l->latent && !dev->ops->attend_latent ? "latent attention"
+                           : l->latent && !b->m->d.mla.expands && !dev->ops->attend_latent ? "latent attention"
                                                                    : NULL;
         if (what)
             return qn_err_set(b->err, QN_UNSUPPORTED, "not supported yet: %s on the device %s",

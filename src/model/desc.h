@@ -47,7 +47,7 @@ typedef struct qn_names {
     const char *q_norm, *k_norm;
     const char *gate, *up, *down, *gate_up;
     const char *q_a, *q_b, *kv_a, *kv_b;     /* latent attention; q_a NULL: q alone */
-    const char *q_a_norm, *kv_a_norm, *embed_q, *unembed; /* kv_b of raw checkpoints is split */
+    const char *q_a_norm, *kv_a_norm, *embed_q, *unembed; /* or kv_b, of raw checkpoints or for good */
     const char *router;                      /* of sparse layers */
     const char *router_bias;                 /* for the choice of experts only; NULL: none */
     const char *e_gate, *e_up, *e_down;      /* stacks of expert matrices */
@@ -82,6 +82,7 @@ typedef struct qn_gdn {
 typedef struct qn_mla {
     uint32_t q_lora, kv_lora, d_nope, d_rope, d_v;
     float eps; /* of the latents' norms */
+    bool expands; /* the heads' keys and values are made by kv_b and stored, as if there were no latent */
 } qn_mla;
 
 typedef struct qn_desc {

@@ -34,6 +34,7 @@ qn_code qn_glm_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn
 qn_code qn_glm4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_olmo2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_olmo3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+qn_code qn_deepseek_v2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_deepseek_v3_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_glm4_moe_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_glm4_moe_lite_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a,

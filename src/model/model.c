@@ -9,6 +9,7 @@
 /* In alphabetical order. */
 static const qn_family families[] = {
     {"cohere2", qn_cohere2_read},
+    {"deepseek_v2", qn_deepseek_v2_read},
     {"deepseek_v3", qn_deepseek_v3_read},
     {"ernie4_5", qn_ernie4_5_read},
     {"exaone", qn_exaone_read},
@@ -80,7 +81,7 @@ bool qn_model_supported(const char *model_type)
 const char *const *qn_model_types(void)
 {
     static const char *const types[] = {
-        "cohere2", "deepseek_v3", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3",
+        "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3",
         "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "granite", "helium", "hunyuan_v1_dense",
         "internlm3", "iquestcoder", "joyai_llm_flash", "kimi_k2", "kimi_k25", "lille-130m", "llama",
         "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen",

@@ -110,7 +110,7 @@ static qn_code check_family(const source *s, qn_err *err)
         "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3", "cohere", "cohere2", "granite",
         "starcoder2", "smollm3", "helium", "seed_oss", "ernie4_5", "internlm3", "mimo", "exaone4",
         "olmoe",
-        "glm", "glm4", "stablelm", "phi", "iquestcoder"};
+        "glm", "glm4", "stablelm", "phi", "iquestcoder", "deepseek_v2"};
     const char *type = s->job->model_type;
     if (qn_shards_find(s->shards, "model.language_model.embed_tokens.weight"))
         return qn_err_set(err, QN_UNSUPPORTED, "converting a raw %s checkpoint (tensors under "

@@ -730,7 +730,8 @@ def test_raw_experts_are_stacked(tmp_path, tokenizer_folder):
 
 
 @pytest.mark.parametrize("flags, kwargs", [([], {}), (["-q"], {"quantize": True})], ids=["plain", "q4"])
-@pytest.mark.parametrize("family, case", [("deepseek_v3", "raw-f32"), ("glm4_moe", "base-f32")])
+@pytest.mark.parametrize("family, case", [("deepseek_v3", "raw-f32"), ("glm4_moe", "base-f32"),
+                                          ("deepseek_v2", "experts-f32")])
 def test_raw_releases(tmp_path, tokenizer_folder, family, case, flags, kwargs):
     """As they are released: keys and values of all heads from one matrix, experts apart, a layer too many."""
     import mlx_lm
@@ -738,8 +739,9 @@ def test_raw_releases(tmp_path, tokenizer_folder, family, case, flags, kwargs):
     import synth
     with open(os.path.join(ROOT, "tests", "golden", "models", family + ".json"), encoding="utf-8") as f:
         recipe = next(c["recipe"] for c in json.load(f)["cases"] if c["name"] == case)
-    later = recipe["config"]["num_hidden_layers"] if family == "glm4_moe" else 61
-    recipe["tensors"].append({**recipe["tensors"][0], "name": f"model.layers.{later}.eh_proj.weight"})
+    if family == "glm4_moe":
+        later = recipe["config"]["num_hidden_layers"]
+        recipe["tensors"].append({**recipe["tensors"][0], "name": f"model.layers.{later}.eh_proj.weight"})
     for t in recipe["tensors"]:
         t["dtype"] = "bfloat16"
     synth.write(recipe, str(tmp_path / "src"))

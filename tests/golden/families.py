@@ -179,6 +179,15 @@ FAMILIES = {
                       tie_word_embeddings=False, no_rope_layers=[1, 1], use_qk_norm=False),
     },
     "lille-130m": {"base": lille()},
+    "deepseek_v2": {
+        "base": latent("deepseek_v2", rope_scaling={**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}),
+        "experts": latent("deepseek_v2", num_hidden_layers=3, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3,
+                          topk_method="greedy", n_shared_experts=2, moe_intermediate_size=64, first_k_dense_replace=1,
+                          routed_scaling_factor=1.0, rope_scaling=DEEPSEEK_YARN, qk_nope_head_dim=24, kv_lora_rank=128),
+        "limited": latent("deepseek_v2", attention_bias=True, n_routed_experts=9, num_experts_per_tok=2, n_group=3,
+                          topk_group=1, topk_method="group_limited_greedy", moe_intermediate_size=64,
+                          routed_scaling_factor=4.0, rope_scaling={**DEEPSEEK_YARN, "mscale": 1.0, "mscale_all_dim": 0.0}),
+    },
     "deepseek_v3": {
         "base": latent("deepseek_v3", rope_scaling=DEEPSEEK_YARN),
         "experts": latent("deepseek_v3", num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, n_group=4,

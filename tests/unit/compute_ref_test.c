@@ -313,7 +313,8 @@ static void head_part_case(const rig *g)
     step s;
     qn_tensor x = tensor(g, "x");
     start(g, &s, 0, x.rows, NULL, NULL);
-    check(g, g->ops->head_part(g->run, x, (uint32_t)g->n[0], (uint32_t)g->n[1], (uint32_t)g->n[2]));
+    const uint32_t d = (uint32_t)g->n[0], part = (uint32_t)g->n[1], n_parts = (uint32_t)g->n[2];
+    check(g, g->ops->head_part(g->run, x, d * n_parts, part * d, d, (qn_tensor){0}));
     finish(g);
 }
 

@@ -45,6 +45,7 @@ static const row rows[] = {
     {"qwen3_5", "config.text_config.rope_parameters.partial_rotary_factor", "-0.5", "partial_rotary_factor"},
     {"qwen3_5", "config.text_config.linear_num_value_heads", "3", "linear_num_value_heads"},
     {"qwen3_moe", "config.num_experts_per_tok", "9", "num_experts_per_tok"},
+    {"deepseek_v2", "config.rope_scaling", NULL, "rope_scaling"},
     {"deepseek_v3", "config.kv_lora_rank", "48", "kv_a_proj_with_mqa"},
     {"deepseek_v3", "config.qk_rope_head_dim", "0", "qk_rope_head_dim"},
     {"deepseek_v3", "config.num_hidden_layers", "1", NULL}, /* later layers are dropped */

@@ -140,7 +140,8 @@ void qn_cpu_accumulate(qn_run *r, qn_tensor *x, qn_tensor y);
 qn_tensor qn_cpu_mul_rows(qn_run *r, qn_tensor x, qn_tensor s);
 qn_tensor qn_cpu_widen(qn_run *r, qn_tensor x);
 qn_tensor qn_cpu_cast_like(qn_run *r, qn_tensor x, qn_tensor like);
-qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
+qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t from, uint32_t n,
+                           qn_tensor tail);
 /* experts.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how);
 void qn_cpu_expert_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, qn_tensor ids,

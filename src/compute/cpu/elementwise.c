@@ -1,4 +1,6 @@
 /* elementwise.c - operations that treat each element alone. */
+#include <string.h>
+
 #include "compute/cpu/cpu.h"
 #include "compute/cpu/kernels.h"
 
@@ -138,26 +140,30 @@ qn_tensor qn_cpu_mul_rows(qn_run *r, qn_tensor x, qn_tensor s)
 }
 
 typedef struct pick_job {
-    qn_tensor y, x;
-    uint32_t d, part, n_parts;
+    qn_tensor y, x, tail;
+    uint32_t d, from, n;
 } pick_job;
 
 static void pick_rows(const void *arg, uint32_t r0, uint32_t r1)
 {
     const pick_job *j = arg;
     for (uint32_t r = r0; r < r1; r++) {
-        for (uint32_t c = 0; c < j->y.cols; c += j->d) {
-            const float *x = qn_cpu_row(j->x, r) + (size_t)c * j->n_parts + (size_t)j->part * j->d;
-            for (uint32_t i = 0; i < j->d; i++) qn_cpu_row(j->y, r)[c + i] = x[i];
+        float *y = qn_cpu_row(j->y, r);
+        for (uint32_t c = 0; c < j->x.cols; c += j->d) {
+            memcpy(y, qn_cpu_row(j->x, r) + c + j->from, j->n * sizeof *y);
+            y += j->n;
+            if (j->tail.cols) memcpy(y, qn_cpu_row(j->tail, r), j->tail.cols * sizeof *y);
+            y += j->tail.cols;
         }
     }
 }
 
-qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts)
+qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t from, uint32_t n, qn_tensor tail)
 {
-    qn_check(part < n_parts && x.cols % (d * n_parts) == 0);
+    qn_check(n && from <= d && n <= d - from && x.cols % d == 0);
+    qn_check(!tail.addr == !tail.cols && (!tail.addr || tail.rows == x.rows));
     qn_cpu_run *c = (qn_cpu_run *)r;
-    pick_job j = {qn_cpu_take(c, x.rows, x.cols / n_parts), x, d, part, n_parts};
+    pick_job j = {qn_cpu_take(c, x.rows, x.cols / d * (n + tail.cols)), x, tail, d, from, n};
     qn_cpu_rows(c, pick_rows, &j, x.rows, j.y.cols);
     return j.y;
 }

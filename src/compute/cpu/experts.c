@@ -61,10 +61,12 @@ static void route_row(const qn_router *how, const float *x, uint32_t n, float *p
 static void drop_groups(const qn_router *how, float *c, uint32_t n, float *score, uint32_t *best)
 {
     const uint32_t width = n / how->n_groups;
+    const bool sums = how->kind == QN_ROUTE_SIGMOID;
     for (uint32_t g = 0; g < how->n_groups; g++) {
         uint32_t two[2];
-        top_k(c + g * width, width, 2, two);
-        score[g] = c[g * width + two[0]] + c[g * width + two[1]];
+        top_k(c + g * width, width, sums ? 2 : 1, two);
+        score[g] = c[g * width + two[0]];
+        if (sums) score[g] += c[g * width + two[1]];
     }
     top_k(score, how->n_groups, how->n_kept, best);
     for (uint32_t g = 0; g < how->n_groups; g++) {
@@ -93,6 +95,16 @@ static void route_sigmoid(const qn_router *how, const float *x, uint32_t n, floa
     }
 }
 
+/* c: room for 2n floats. */
+static void route_groups(const qn_router *how, const float *x, uint32_t n, float *c, uint32_t *best,
+                         uint32_t *ids, float *w)
+{
+    softmax(c, x, NULL, n);
+    if (how->n_groups > 1) drop_groups(how, c, n, c + n, best);
+    top_k(c, n, how->k, ids);
+    for (uint32_t j = 0; j < how->k; j++) w[j] = c[ids[j]] * how->scale;
+}
+
 qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
 {
     qn_cpu_run *c = (qn_cpu_run *)r;
@@ -100,8 +112,8 @@ qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
     const bool sigmoid = how->kind == QN_ROUTE_SIGMOID;
     qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= n);
     qn_check(!sigmoid || (how->bias.rows == 1 && how->bias.cols == n));
-    qn_check(!sigmoid || how->n_groups <= 1 || (n >= 2 * how->n_groups && n % how->n_groups == 0 &&
-                                               how->n_kept <= how->n_groups));
+    qn_check(how->n_groups <= 1 || (n % how->n_groups == 0 && how->n_kept <= how->n_groups &&
+                                    (!sigmoid || n >= 2 * how->n_groups)));
     qn_routing out = {.ids = qn_cpu_take(c, logits.rows, how->k),
                       .weights = qn_cpu_take(c, logits.rows, how->k)};
     out.ids.dtype = QN_U32;
@@ -112,6 +124,7 @@ qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
         uint32_t *ids = ids_row(out.ids, t);
         float *w = qn_cpu_row(out.weights, t);
         if (sigmoid) route_sigmoid(how, x, n, p, p + n, best, ids, w);
+        else if (how->kind == QN_ROUTE_SOFTMAX_GROUPS) route_groups(how, x, n, p, best, ids, w);
         else route_row(how, x, n, p, ids, w);
     }
     return out;

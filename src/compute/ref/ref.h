@@ -191,7 +191,8 @@ qn_tensor qn_ref_softcap(qn_run *r, qn_tensor x, float cap);
 qn_tensor qn_ref_mul_rows(qn_run *r, qn_tensor x, qn_tensor s);
 qn_tensor qn_ref_widen(qn_run *r, qn_tensor x);
 qn_tensor qn_ref_cast_like(qn_run *r, qn_tensor x, qn_tensor like);
-qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts);
+qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t from, uint32_t n,
+                           qn_tensor tail);
 void qn_ref_accumulate(qn_run *r, qn_tensor *x, qn_tensor y);
 
 #endif

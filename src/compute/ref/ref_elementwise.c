@@ -224,15 +224,20 @@ qn_tensor qn_ref_cast_like(qn_run *r, qn_tensor x, qn_tensor like)
     return cast(r, x, like.dtype);
 }
 
-qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t part, uint32_t n_parts)
+qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t from, uint32_t n, qn_tensor tail)
 {
-    qn_check(part < n_parts && x.cols % (d * n_parts) == 0);
+    qn_check(n && from <= d && n <= d - from && x.cols % d == 0);
+    qn_check(!tail.addr == !tail.cols && (!tail.addr || (tail.rows == x.rows && tail.dtype == x.dtype)));
     qn_ref_run *run = (qn_ref_run *)(void *)r;
-    qn_tensor y = qn_ref_take(run, x.rows, x.cols / n_parts, x.dtype);
-    for (uint32_t t = 0; t < x.rows && !run->measures; t++)
-        for (uint32_t c = 0; c < y.cols; c += d)
-            __builtin_memcpy(qn_ref_at(y, t, c), qn_ref_at(x, t, c * n_parts + part * d),
-                             d * qn_dtype_size(x.dtype));
+    const uint32_t width = n + tail.cols, size = (uint32_t)qn_dtype_size(x.dtype);
+    qn_tensor y = qn_ref_take(run, x.rows, x.cols / d * width, x.dtype);
+    for (uint32_t t = 0; t < x.rows && !run->measures; t++) {
+        for (uint32_t h = 0; h < x.cols / d; h++) {
+            __builtin_memcpy(qn_ref_at(y, t, h * width), qn_ref_at(x, t, h * d + from), n * size);
+            if (tail.cols)
+                __builtin_memcpy(qn_ref_at(y, t, h * width + n), qn_ref_at(tail, t, 0), tail.cols * size);
+        }
+    }
     return y;
 }
 

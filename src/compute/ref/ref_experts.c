@@ -52,7 +52,7 @@ static void drop_groups(const qn_router *how, float *c, uint32_t n, uint32_t *id
             if (x > first) second = first, first = x;
             else if (x > second) second = x;
         }
-        score[g] = first + second;
+        score[g] = how->kind == QN_ROUTE_SIGMOID ? first + second : first;
         idx[g] = g;
     }
     qn_ref_argpartition(idx, score, how->n_groups, n_dropped - 1);
@@ -60,8 +60,15 @@ static void drop_groups(const qn_router *how, float *c, uint32_t n, uint32_t *id
         for (uint32_t e = 0; e < width; e++) c[idx[i] * width + e] = -0.0f;
 }
 
-/* Sigmoids x [n] with selection by x + bias; area has 2n floats. MLX partitions the negated values
- * and takes the first k. */
+/* The k experts with the largest of -c: MLX partitions the negated values and takes the first. */
+static void choose(const qn_router *how, float *c, uint32_t n, uint32_t *idx, float *score)
+{
+    if (how->n_groups > 1) drop_groups(how, c, n, idx, score);
+    for (uint32_t i = 0; i < n; i++) idx[i] = i;
+    qn_ref_argpartition(idx, c, n, how->k - 1);
+}
+
+/* Sigmoids x [n] with selection by x + bias; area has 2n floats. */
 static void route_sigmoid(const qn_router *how, float *x, const float *bias, uint32_t n,
                           uint32_t *idx, float *w, float *area)
 {
@@ -70,15 +77,24 @@ static void route_sigmoid(const qn_router *how, float *x, const float *bias, uin
         x[i] = qn_ref_sigmoid(x[i], QN_F32);
         c[i] = -(x[i] + bias[i]);
     }
-    if (how->n_groups > 1) drop_groups(how, c, n, idx, area + n);
-    for (uint32_t i = 0; i < n; i++) idx[i] = i;
-    qn_ref_argpartition(idx, c, n, how->k - 1);
+    choose(how, c, n, idx, area + n);
     for (uint32_t j = 0; j < how->k; j++) sum = sum + (w[j] = x[idx[j]]);
     sum = sum + how->eps;
     for (uint32_t j = 0; j < how->k; j++) {
         if (how->k > 1 && how->normalize) w[j] = w[j] / sum;
         w[j] = w[j] * how->scale;
     }
+}
+
+/* Probabilities x [n] in T; one that was dropped weighs nothing. */
+static void route_groups(const qn_ref_kernels *k, const qn_router *how, float *x, uint32_t n,
+                         uint32_t *idx, float *w, float *area, qn_dtype t)
+{
+    float *c = area, scale = qn_ref_round(how->scale, t);
+    qn_ref_softmax(k, x, n, NULL, t);
+    for (uint32_t i = 0; i < n; i++) c[i] = -x[i];
+    choose(how, c, n, idx, area + n);
+    for (uint32_t j = 0; j < how->k; j++) w[j] = qn_ref_round(-c[idx[j]] * scale, t);
 }
 
 qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
@@ -89,7 +105,7 @@ qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
     const uint32_t n = logits.cols;
     const qn_dtype type = sigmoid ? QN_F32 : logits.dtype;
     qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= n);
-    qn_check(!sigmoid || how->n_groups <= 1 || (n % how->n_groups == 0 && how->n_kept <= how->n_groups));
+    qn_check(how->n_groups <= 1 || (n % how->n_groups == 0 && how->n_kept <= how->n_groups));
     qn_routing out = {.ids = qn_ref_take(c, logits.rows, how->k, QN_U32),
                       .weights = qn_ref_take(c, logits.rows, how->k, type)};
     size_t to = c->used;
@@ -99,6 +115,7 @@ qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
     for (uint32_t t = 0; t < logits.rows && !c->measures; t++) {
         k->widen(x, qn_ref_at(logits, t, 0), logits.dtype, n);
         if (sigmoid) route_sigmoid(how, x, bias, n, idx, w, x + n);
+        else if (how->kind == QN_ROUTE_SOFTMAX_GROUPS) route_groups(k, how, x, n, idx, w, x + n, type);
         else route_row(k, how, x, n, idx, w, logits.dtype);
         memcpy(qn_ref_at(out.ids, t, 0), idx, how->k * sizeof *idx);
         k->narrow(qn_ref_at(out.weights, t, 0), type, w, how->k);
