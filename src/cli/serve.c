@@ -21,6 +21,10 @@
 
 enum { KEY_FILE_MAX = 1 << 16, MAX_KEYS = 64, DEFAULT_SHUTDOWN_MS = 120000, MAX_WAITING = 64 };
 
+/* What the server takes once it runs, without requests: threads and pages of its libraries, those of the
+ * store of responses. Measured; tests/api/test_memory.py says when they are off. */
+enum { SERVER_BYTES = 600 << 10, STORE_BYTES = 1300 << 10 };
+
 typedef struct keys {
     char *file;                      /* text of --api-key-file, cut into lines */
     const char *list[MAX_KEYS + 1];  /* NULL terminated */
@@ -188,6 +192,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
     if (qn_server_check_address(&so, &err)) return qn_fail(&err);
     qn_engine_opts limits = {.max_rows = (uint32_t)qn_arg_int(args, "batch"),
                              .max_queue = MAX_WAITING,
+                             .beside_bytes = SERVER_BYTES + (so.store_path && !so.no_store ? STORE_BYTES : 0),
                              .strict_kv = !strcmp(qn_arg_str(args, "kv-budget"), STRICT),
                              .memory_bytes = qn_arg_bytes(args, "memory-budget"),
                              .sink_timeout_ms = 60000,

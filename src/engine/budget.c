@@ -9,7 +9,7 @@ void qn_engine_note_base(qn_engine *e)
     uint64_t now, peak, weights;
     qn_memory_used(&now, &peak);
     e->model->dev->ops->weights_bytes(e->model->dev, &weights);
-    e->base_bytes = now > weights ? now - weights : 0;
+    e->base_bytes = (now > weights ? now - weights : 0) + e->o.beside_bytes;
 }
 
 /* The arrays of a step's plan. */

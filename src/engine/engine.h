@@ -34,6 +34,7 @@ typedef struct qn_engine_opts {
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
     uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
     uint64_t memory_bytes;  /* for all that qn_memory_terms counts; 0: no limit */
+    uint64_t beside_bytes;  /* what the caller will take after this, for a server: counts as base */
     bool strict_kv;         /* a row starts only when it and the running ones fit at full length, so
                                that none needs to be preempted. Else only its own size counts, and of
                                its reply 4096 tokens */
@@ -186,7 +187,8 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out);
 
 /* Where memory goes, in bytes. */
 typedef struct qn_memory_terms {
-    uint64_t base;    /* what the process held before the engine: program, tokenizer, heap */
+    uint64_t base;    /* what the process held before the engine (program, tokenizer, heap), and
+                         beside_bytes */
     uint64_t weights; /* matrices, in memory or mapped */
     uint64_t kv;      /* blocks, those of the prefix cache included */
     uint64_t states;  /* of recurrent layers: slots of rows and checkpoints */

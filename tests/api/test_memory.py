@@ -60,6 +60,21 @@ def check_peak(server):
     return memory, peak
 
 
+@pytest.mark.parametrize("args", [(), ("--response-store", "0")])
+def test_an_idle_server_is_the_sum(args):
+    """What the server itself takes is in the base, with and without its store."""
+    server = Server("--batch", "8", *args)
+    try:
+        load(server, 1, 8, 4)
+        for _ in range(3):
+            memory = memory_of(server)
+        rest = memory["resident_bytes"] - memory["used"]["sum_bytes"]
+        print(f"{rest / 1e6:+.2f} MB in no term")
+        assert abs(rest) < 1_000_000
+    finally:
+        assert server.stop() == 0
+
+
 def test_peak_is_the_sum():
     server = Server("--batch", "8")
     try:
