@@ -42,6 +42,7 @@ struct qn_prefix {
     uint32_t n_sorted;
     checkpoint *checkpoints; /* [max_checkpoints + 1] */
     uint32_t free_node, free_checkpoint, n_checkpoints;
+    uint32_t n_leaves, max_entries;
 };
 
 /* A place where a row can start: after the first n_tokens of a node, total of them from the root.
@@ -87,7 +88,8 @@ qn_code qn_prefix_new(qn_prefix **out, qn_blocks *b, const qn_prefix_opts *o, qn
                      .block_tokens = qn_blocks_tokens(b),
                      .n_groups = qn_blocks_groups(b),
                      .max_checkpoints = o->states ? o->max_checkpoints : 0,
-                     .max_bytes = o->max_bytes};
+                     .max_bytes = o->max_bytes,
+                     .max_entries = o->max_entries};
     for (uint32_t g = 0; g < p->n_groups; g++) {
         uint32_t n = qn_blocks_total(b, g);
         if (n > p->n_nodes) p->n_nodes = n;
@@ -363,7 +365,7 @@ static void remove_node(qn_prefix *p, uint32_t n)
     if (x->n_tokens == p->block_tokens) unlink_hash(p, n);
     uint32_t i = place_of(p, x->space, x->parent, tokens_of(p, n), x->n_tokens);
     memmove(&p->sorted[i], &p->sorted[i + 1], (--p->n_sorted - i) * sizeof *p->sorted);
-    p->nodes[x->parent].n_children--;
+    if (--p->nodes[x->parent].n_children || !x->parent) p->n_leaves--; /* else its parent is one now */
     leave_ring(p, n);
     for (uint32_t g = 0; g < p->n_groups; g++) {
         if (x->ids[g] != NO_BLOCK) qn_blocks_unref(p->blocks, g, x->ids[g], true);
@@ -431,7 +433,7 @@ static uint32_t add_node(qn_prefix *p, const qn_prefix_place *place, const uint3
     *x = (node){.space = place->space, .parent = parent, .n_tokens = n,
                 .depth = p->nodes[parent].depth + 1};
     memcpy(tokens_of(p, at), tokens, n * sizeof *tokens);
-    p->nodes[parent].n_children++;
+    if (p->nodes[parent].n_children++ || !parent) p->n_leaves++;
     join_ring(p, at);
     for (uint32_t g = 0; g < p->n_groups; g++) {
         const uint32_t *entry = entry_of(p, t, g, place->n_blocks);
@@ -655,8 +657,31 @@ uint64_t qn_prefix_bytes(const qn_prefix *p)
     return bytes;
 }
 
+uint32_t qn_prefix_entries(const qn_prefix *p)
+{
+    return p->n_leaves;
+}
+
+/* Remove a leaf and those above it that nothing else needs: a sequence as far as it is its own. */
+static void remove_branch(qn_prefix *p, uint32_t n)
+{
+    for (uint32_t up; n && !p->nodes[n].n_children && !p->nodes[n].n_locks; n = up) {
+        up = p->nodes[n].parent;
+        remove_node(p, n);
+    }
+}
+
+static void trim_entries(qn_prefix *p)
+{
+    uint32_t n_unused = 0;
+    for (uint32_t n = p->nodes[0].newer; n; n = p->nodes[n].newer)
+        n_unused += !p->nodes[n].n_children && !p->nodes[n].n_locks;
+    for (; n_unused > p->max_entries; n_unused--) remove_branch(p, oldest_leaf(p, ANY_LEAF));
+}
+
 void qn_prefix_trim(qn_prefix *p)
 {
+    if (p->max_entries) trim_entries(p);
     while (p->max_bytes && qn_prefix_bytes(p) > p->max_bytes) {
         uint32_t old = oldest_leaf(p, LEAF_WITH_BYTES), g = 0;
         if (old) {
@@ -715,19 +740,20 @@ static bool node_sound(const qn_prefix *p, uint32_t n)
 
 bool qn_prefix_audit(const qn_prefix *p)
 {
-    uint32_t n_free = 0, n_used = 0, n_checkpoints = 0, n_ring = 0;
+    uint32_t n_free = 0, n_used = 0, n_checkpoints = 0, n_ring = 0, n_leaves = 0;
     for (uint32_t n = p->free_node; n; n = p->nodes[n].chain) n_free++;
     for (uint32_t n = p->nodes[0].newer; n; n = p->nodes[n].newer) n_ring++;
     for (uint32_t n = 1; n <= p->n_nodes; n++) {
         const node *x = &p->nodes[n];
         if (!x->n_tokens) continue;
         n_used++;
+        n_leaves += !x->n_children;
         if (!node_sound(p, n)) return false;
         for (uint32_t k = x->first_checkpoint; k; k = p->checkpoints[k].next) n_checkpoints++;
         for (uint32_t g = 0; g < p->n_groups; g++) {
             if (x->ids[g] != NO_BLOCK) qn_blocks_audit_see(p->blocks, g, x->ids[g]);
         }
     }
-    return n_free + n_used == p->n_nodes && n_ring == n_used && p->n_sorted == n_used &&
+    return n_free + n_used == p->n_nodes && n_ring == n_used && p->n_sorted == n_used && n_leaves == p->n_leaves &&
            n_checkpoints == p->n_checkpoints && n_checkpoints <= p->max_checkpoints;
 }

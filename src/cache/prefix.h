@@ -41,6 +41,7 @@ typedef struct qn_prefix_opts {
     qn_states *states;        /* NULL: the model has no recurrent layers */
     uint32_t max_checkpoints; /* states that the tree holds at most, with `states` */
     uint64_t max_bytes;       /* of what only the tree holds; 0: whatever rows leave */
+    uint32_t max_entries;     /* ends of sequences that no row stands on; 0: as many as there is room for */
 } qn_prefix_opts;
 
 /* A tree over the pools. Errors: QN_NOMEM. */
@@ -77,12 +78,15 @@ void qn_prefix_leave(qn_prefix *p, qn_prefix_place *at);
 /* Evict until `group` has n free blocks. Returns false if it cannot (no failure otherwise). */
 bool qn_prefix_make_room(qn_prefix *p, uint32_t group, uint32_t n);
 
-/* Evict until what only the tree holds is within max_bytes; to be called when rows have given
+/* Evict until what only the tree holds is within max_bytes and max_entries; to be called when rows have given
  * blocks back (no failure). */
 void qn_prefix_trim(qn_prefix *p);
 
 /* Evict everything that no row stands on. Returns whether there was anything (no failure). */
 bool qn_prefix_flush(qn_prefix *p);
+
+/* Ends of sequences, those of running rows included (no failure). */
+uint32_t qn_prefix_entries(const qn_prefix *p);
 
 /* Checkpoints held, and bytes of what only the tree holds, checkpoints included (no failure). */
 uint32_t qn_prefix_checkpoints(const qn_prefix *p);

@@ -123,6 +123,7 @@ static qn_code open_model(bench *b, const qn_args *args, qn_progress *p, qn_err 
     if ((rc = qn_kv_scheme_apply(&kv, b->dir, &b->model->kv, err))) return rc;
     qn_engine_opts eo = {.max_rows = most_sequences(b), .max_positions = longest(b),
                          .block_tokens = qn_block_tokens_read(args)};
+    eo.step_tokens = eo.mlx_prefill = (uint32_t)qn_arg_int(args, "prefill-step-size");
     return qn_engine_new(&b->engine, b->model, &eo, err);
 }
 
@@ -433,6 +434,7 @@ static const qn_opt synthetic_opts[] = {
 };
 static const qn_opt_group groups[] = {
     {"Tests", opts}, {"Synthetic models", synthetic_opts}, {"Model", qn_opts_model}, {"Device", qn_opts_device},
+    {"Steps", qn_opts_step},
     {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused}, {0}};
 static const qn_pos pos[] = {{"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_benchmark = {

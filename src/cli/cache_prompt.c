@@ -124,6 +124,7 @@ static const qn_opt opts[] = {
 };
 static const qn_opt_group groups[] = {
     {"Prompt and file", opts}, {"Model", qn_opts_model}, {"Device", qn_opts_device},
+    {"Steps", qn_opts_step},
     {"KV cache", qn_opts_kv}, {0}};
 static const qn_pos pos[] = {
     {"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};

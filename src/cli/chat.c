@@ -305,6 +305,7 @@ static const qn_opt opts[] = {
 };
 static const qn_opt_group groups[] = {
     {"Conversation", opts}, {"Model", qn_opts_model}, {"Sampling", qn_opts_sampling}, {"Device", qn_opts_device},
+    {"Steps", qn_opts_step},
     {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused}, {0}};
 static const qn_pos pos[] = {{"MODEL", "a folder, or a part of the name of a model on this machine", false}, {0}};
 const qn_verb qn_verb_chat = {

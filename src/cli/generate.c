@@ -288,7 +288,8 @@ static const qn_opt opts[] = {
 };
 static const qn_opt_group groups[] = {
     {"Prompt and answer", opts}, {"Model", qn_opts_model}, {"Sampling", qn_opts_sampling},
-    {"Device", qn_opts_device}, {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused}, {0}};
+    {"Device", qn_opts_device},
+    {"Steps", qn_opts_step}, {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused}, {0}};
 static const qn_pos pos[] = {
     {"MODEL", "a folder, or a part of the name of a model on this machine", false},
     {"PROMPT", "the prompt, if --prompt is not given; without both, standard input is read", false},

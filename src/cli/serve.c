@@ -196,7 +196,9 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
                              .strict_kv = !strcmp(qn_arg_str(args, "kv-budget"), STRICT),
                              .memory_bytes = qn_arg_bytes(args, "memory-budget"),
                              .sink_timeout_ms = 60000,
-                             .prefix_bytes = qn_arg_bytes(args, "prompt-cache")};
+                             .prefix_bytes = qn_arg_bytes(args, "prompt-cache"),
+                             .prefix_entries = (uint32_t)qn_arg_int(args, "prompt-cache-size"),
+                             .prefill_rows = (uint32_t)qn_arg_int(args, "prompt-concurrency")};
     limits.no_prefix_cache = limits.prefix_bytes == 0;
     if (!limits.strict_kv)
         qn_size_parse(qn_arg_str(args, "kv-budget"), QN_SIZE_GB, &limits.kv_bytes);
@@ -372,16 +374,21 @@ static const qn_opt request_opts[] = {
      .hidden = true},
     {.name = "prompt-cache-size",
      .kind = QN_OPT_INT,
-     .ignored = "the prompt cache is bounded by its bytes: --prompt-cache",
-     .hidden = true},
+     .min = 0,
+     .max = 1e9,
+     .dflt = "0",
+     .arg = "ENTRIES",
+     .help = "most prompts and replies in the prompt cache; 0: as many as its bytes hold"},
     {.name = "chat-template",
      .kind = QN_OPT_STR,
      .arg = "TEXT",
      .help = "the source of a chat template, instead of the model's own"},
     {.name = "prompt-concurrency",
      .kind = QN_OPT_INT,
-     .ignored = "prompts share one step",
-     .hidden = true},
+     .min = 1,
+     .max = 256,
+     .dflt = "8",
+     .help = "prompts that share a step at most"},
     {.name = "memory-budget",
      .kind = QN_OPT_SIZE,
      .size_rule = QN_SIZE_GB,
@@ -436,6 +443,7 @@ static const qn_opt other_opts[] = {
 static const qn_opt_group groups[] = {
     {"HTTP", http_opts}, {"Requests", request_opts}, {"Model", qn_opts_model},
     {"Sampling where a request does not say", qn_opts_sampling}, {"Device", qn_opts_device},
+    {"Steps", qn_opts_step},
     {"KV cache", qn_opts_kv}, {"Known from mlx_lm", qn_opts_refused},
     {"Known from mlx-bun", other_opts}, {0}};
 static const qn_pos pos[] = {

@@ -34,6 +34,10 @@ const qn_opt qn_opts_device[] = {
          "the tokens and logits of mlx-lm on MLX's CPU backend, bit for bit: for comparisons. That "
          "reference "
          "sums bfloat16 products in bfloat16, so replies are worse than the default's, and slower"},
+    {.name = "l2",
+     .kind = QN_OPT_BOOL,
+     .help = "the KV cache as the model's kv_config.json says, where nothing else is said about it; beats "
+             "--l1"},
     {.name = "isa",
      .kind = QN_OPT_ENUM,
      .choices = "avx512|avx2|portable",
@@ -59,6 +63,16 @@ const qn_opt qn_opts_device[] = {
      .kind = QN_OPT_BOOL,
      .help =
          "keep the weights' computing layout in memory instead of a file beside Quern's caches"},
+    {0},
+};
+
+const qn_opt qn_opts_step[] = {
+    {.name = "prefill-step-size",
+     .kind = QN_OPT_INT,
+     .min = 1,
+     .max = 65536,
+     .help = "most tokens of prompts that a step computes; without it: 512, and with --l1 mlx_lm's 2048. "
+             "No answer depends on it, but for those of --l1"},
     {0},
 };
 
@@ -192,7 +206,6 @@ const qn_opt qn_opts_sampling[] = {
 };
 
 const qn_opt qn_opts_refused[] = {
-    {.name = "l2", .kind = QN_OPT_BOOL, .refused = "tiers other than the default", .hidden = true},
     {.name = "adapter-path", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "adapter", .kind = QN_OPT_STR, .refused = "adapters", .hidden = true},
     {.name = "draft-model", .kind = QN_OPT_STR, .refused = "speculation", .hidden = true},
@@ -203,10 +216,6 @@ const qn_opt qn_opts_refused[] = {
      .ignored = "a model without a template gets the plain one anyway",
      .hidden = true},
     {.name = "image", .kind = QN_OPT_LIST, .refused = "images", .hidden = true},
-    {.name = "prefill-step-size",
-     .kind = QN_OPT_INT,
-     .ignored = "the engine plans its steps itself",
-     .hidden = true},
     {.name = "pipeline", .kind = QN_OPT_BOOL, .refused = "several hosts", .hidden = true},
     {.name = "trust-remote-code",
      .kind = QN_OPT_BOOL,
@@ -228,7 +237,7 @@ qn_device_opts qn_device_opts_read(const qn_args *args)
     qn_device_opts o = {.name = qn_arg_str(args, "device"),
                         .n_threads = (uint32_t)qn_arg_int(args, "threads"),
                         .isa = qn_arg_str(args, "isa")};
-    if (qn_arg_bool(args, "l1")) o.name = "ref";
+    if (qn_arg_bool(args, "l1") && !qn_arg_bool(args, "l2")) o.name = "ref";
     if (act) o.act = !strcmp(act, "int8") ? QN_ACT_INT8 : QN_ACT_INT16;
     return o;
 }
@@ -253,6 +262,7 @@ qn_kv_scheme qn_kv_scheme_read(const qn_args *args)
     uint32_t bits = choice(args, "kv-bits");
     if (words) qn_check(qn_kv_scheme_parse(&s, words, &err) == QN_OK); /* the parser asked */
     if (bits) s.k_bits = s.v_bits = bits, s.start = MLX_KV_START;
+    if (!words && !bits && qn_arg_bool(args, "l2")) s.config = true;
     if (qn_arg_given(args, "max-kv-size")) s.max_size = (uint32_t)qn_arg_int(args, "max-kv-size");
     if (qn_arg_given(args, "quantized-kv-start"))
         s.start = (uint32_t)qn_arg_int(args, "quantized-kv-start");
@@ -298,6 +308,7 @@ static qn_code open_parts(qn_session *s, const qn_args *args, const char *positi
     qn_engine_opts eo = *limits;
     eo.max_positions = (uint32_t)qn_arg_int(args, "context-length");
     eo.block_tokens = qn_block_tokens_read(args);
+    eo.step_tokens = eo.mlx_prefill = (uint32_t)qn_arg_int(args, "prefill-step-size");
     return qn_engine_new(&s->engine, s->loaded->model, &eo, err);
 }
 

@@ -16,6 +16,9 @@
 /* --threads, --device, --l1, --context-length and what belongs to opening a model. */
 extern const qn_opt qn_opts_device[];
 
+/* How much a step of the engine computes: for verbs that have one. */
+extern const qn_opt qn_opts_step[];
+
 /* --kv-quant and the other options of the KV cache. */
 extern const qn_opt qn_opts_kv[];
 

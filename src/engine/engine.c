@@ -35,9 +35,11 @@ static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
     o->max_rows = or_default(o->max_rows, DEFAULT_ROWS);
     o->max_queue = or_default(o->max_queue, DEFAULT_QUEUE);
     o->step_tokens = or_default(o->step_tokens, DEFAULT_STEP);
-    o->mixed_tokens = or_default(o->mixed_tokens, DEFAULT_MIXED);
+    o->mixed_tokens =
+        or_default(o->mixed_tokens, o->step_tokens < DEFAULT_MIXED ? o->step_tokens : DEFAULT_MIXED);
     o->block_tokens = or_default(o->block_tokens, DEFAULT_BLOCK);
     o->prefill_rows = or_default(o->prefill_rows, DEFAULT_PREFILL_ROWS);
+    o->mlx_prefill = or_default(o->mlx_prefill, QN_MLX_PREFILL);
     uint32_t own = or_default(e->model->info.max_positions, DEFAULT_POSITIONS);
     o->max_positions = or_default(o->max_positions, own);
     if (o->max_rows > MAX_ROWS)
@@ -49,7 +51,7 @@ static qn_code fill_opts(qn_engine *e, const qn_engine_opts *opts, qn_err *err)
                           o->block_tokens);
     }
     if (e->compat) {
-        uint32_t piece = o->max_positions < QN_MLX_PREFILL ? o->max_positions : QN_MLX_PREFILL;
+        uint32_t piece = o->max_positions < o->mlx_prefill ? o->max_positions : o->mlx_prefill;
         o->mixed_tokens = o->step_tokens = piece + o->max_rows;
     }
     if (o->mixed_tokens < o->max_rows) o->mixed_tokens = o->max_rows;
@@ -633,6 +635,7 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
         .steps = e->steps,
         .preemptions = e->preemptions,
         .cached_tokens = e->cached_tokens,
+        .cache_entries = e->cache_entries,
         .kv_bytes_cached = e->kv_cached,
         .kv_bytes_used = e->kv_used,
         .kv_bytes_peak = e->kv_peak,
@@ -644,4 +647,6 @@ void qn_engine_stats_get(const qn_engine *e, qn_engine_stats *out)
     }
     if (e->states)
         out->kv_bytes_total += (uint64_t)qn_states_total(e->states) * qn_states_bytes(e->states);
+    const uint64_t most = e->o.prefix_bytes;
+    if (e->prefix) out->cache_bytes_max = most && most < out->kv_bytes_total ? most : out->kv_bytes_total;
 }

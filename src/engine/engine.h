@@ -30,7 +30,8 @@ typedef struct qn_engine_opts {
     uint32_t max_rows;      /* sequences running at once; 0: 8 */
     uint32_t max_queue;     /* waiting requests beyond those; 0: 256 */
     uint32_t step_tokens;   /* token budget of a step that only prefills; 0: 512 */
-    uint32_t mixed_tokens;  /* token budget of a step that also decodes; 0: 256 */
+    uint32_t mixed_tokens;  /* token budget of a step that also decodes; 0: 256, at most
+                               step_tokens */
     uint32_t block_tokens;  /* of the KV cache; 0: 64 */
     uint64_t kv_bytes;      /* memory for KV blocks; 0: a share of what the machine has free */
     uint64_t memory_bytes;  /* for all that qn_memory_terms counts; 0: no limit */
@@ -44,6 +45,8 @@ typedef struct qn_engine_opts {
                                  0: it waits for ever */
     bool no_prefix_cache;   /* do not reuse KV of earlier prompts and replies */
     uint64_t prefix_bytes;  /* most bytes of cached KV and states; 0: whatever running rows leave */
+    uint32_t prefix_entries; /* and most ends of sequences; 0: no such limit */
+    uint32_t mlx_prefill;   /* devices with mlx-lm's bits: its prefill_step_size; 0: 2048 */
     /* Models with recurrent layers: states kept for the prefix cache (0: up to 64, as memory
      * allows), one after every so many tokens of a prompt (0: 2048), and the least uncached tokens
      * for which one is taken near the prompt's end (0: 256). */
@@ -177,6 +180,8 @@ typedef struct qn_engine_stats {
     uint32_t active_rows, waiting_rows, max_rows;
     uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions;
     uint64_t cached_tokens; /* prompt tokens taken from the prefix cache */
+    uint32_t cache_entries; /* ends of sequences in it, those of running rows included */
+    uint64_t cache_bytes_max; /* kv_bytes_cached is at most this */
     uint64_t kv_bytes_used; /* by running rows */
     uint64_t kv_bytes_peak; /* the most that was, the prefix cache included */
     uint64_t kv_bytes_cached, kv_bytes_total, weights_bytes;

@@ -14,7 +14,7 @@
 enum {
     QN_WIDE_OUT = 32,     /* results per step for rows that want one at every position of their
                            * prompt, beside one per row */
-    QN_MLX_PREFILL = 2048 /* prompt tokens of one forward pass of mlx-lm */
+    QN_MLX_PREFILL = 2048 /* prompt tokens of one forward pass of mlx-lm, unless it is told others */
 };
 
 /* A call of qn_engine_exclusive that waits; on its caller's stack. */
@@ -76,6 +76,7 @@ struct qn_engine {
     _Atomic uint64_t submitted, finished, prompt_tokens, generated_tokens, steps, preemptions,
         cached_tokens, kv_used, kv_cached, kv_peak, kv_touched,
         states_touched, arena_used, row_bytes, row_peak;
+    _Atomic uint32_t cache_entries;
 };
 
 /* budget.c: note what the process holds, before the engine takes anything (no failure). */

@@ -187,7 +187,7 @@ static uint32_t compat_end(const qn_engine *e, const qn_gen *g, bool *whole)
     if (start <= n_brought(g)) start = n_brought(g) + 1;
     *whole = from < last;
     if (qn_gen_is_wide(g)) return from + 1;
-    if (from < last) return last - from > QN_MLX_PREFILL ? from + QN_MLX_PREFILL : last;
+    if (from < last) return last - from > e->o.mlx_prefill ? from + e->o.mlx_prefill : last;
     return from < start && start < g->len ? start : g->len;
 }
 
@@ -296,14 +296,15 @@ static void add_hidden(qn_plan *p, qn_gen *g, const qn_item *it)
 }
 
 /* The first position that mlx-lm computes in a call of one token: the prompt's last, and the one
- * before where that alone is left of its prefill's calls of 2048. A row's own, so that its bits do
+ * before where that alone is left of its prefill's calls. A row's own, so that its bits do
  * not depend on our steps. A file's tokens are none of its calls. 0: a row that generates
  * nothing, and leaves no file either, compares with a plain call of the model. */
-static uint32_t decode_from(const qn_gen *g)
+static uint32_t decode_from(const qn_engine *e, const qn_gen *g)
 {
     const uint32_t n = g->n_prompt - 1, n_stored = g->start ? g->start->n_tokens : 0;
     if (!g->max_tokens && !g->keep) return n ? 0 : 1;
-    const uint32_t from = (n - n_stored) % QN_MLX_PREFILL == 1 ? n - 1 : n;
+    if (e->o.mlx_prefill == 1) return 1;
+    const uint32_t from = (n - n_stored) % e->o.mlx_prefill == 1 ? n - 1 : n;
     return from ? from : 1;
 }
 
@@ -316,7 +317,7 @@ static void add_item(qn_engine *e, qn_gen *g)
                     .n_new = g->n_planned,
                     .n_past = g->computed,
                     .state = g->state_slot,
-                    .decode_from = decode_from(g),
+                    .decode_from = decode_from(e, g),
                     .n_brought = n_brought(g)};
     if (g->given && g->computed < g->n_prompt)
         it->given = g->given + (size_t)g->computed * e->model->info.d_model;

@@ -60,7 +60,8 @@ qn_code qn_engine_open_stored(qn_engine *e, qn_err *err)
     if (rc || !can_share(e)) return rc;
     qn_prefix_opts po = {.states = e->states,
                          .max_checkpoints = e->o.max_checkpoints,
-                         .max_bytes = e->o.prefix_bytes};
+                         .max_bytes = e->o.prefix_bytes,
+                         .max_entries = e->o.prefix_entries};
     return qn_prefix_new(&e->prefix, e->blocks, &po, err);
 }
 
@@ -291,6 +292,7 @@ void qn_engine_count_stored(qn_engine *e)
     atomic_store(&e->kv_used, used);
     if (used + cached > e->kv_peak) atomic_store(&e->kv_peak, used + cached);
     atomic_store(&e->kv_cached, cached);
+    if (e->prefix) atomic_store(&e->cache_entries, qn_prefix_entries(e->prefix));
 }
 
 /* What a planned row writes to must be its own. */

@@ -27,8 +27,9 @@ static json_t *prompt_cache(qn_server *s, const qn_engine_stats *now)
     uint64_t hits, misses;
     qn_metrics_cache(&s->metrics, &hits, &misses);
     json_t *j = json_object();
+    put_int(j, "entries", now->cache_entries);
     put_int(j, "bytes", now->kv_bytes_cached);
-    put_int(j, "max_bytes", now->kv_bytes_total);
+    put_int(j, "max_bytes", now->cache_bytes_max);
     put_int(j, "hits", hits);
     put_int(j, "misses", misses);
     return j;

@@ -214,11 +214,14 @@ def save(path, cache, folder):
     save_prompt_cache(path, cache, {"model": folder, "tokenizer_config": "{}"})
 
 
-def test_quantized_written(quantized, tmp_path):
+@pytest.mark.parametrize("step", [2048, 1, 2, 5, 25, len(PROMPT) - 1])
+def test_quantized_written(quantized, tmp_path, step):
+    """What is stored depends on where mlx-lm cuts the prompt; so it does here."""
     folder, model, kv, flags = quantized
     path = str(tmp_path / "written.safetensors")
-    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--l1", "--prompt-cache-file", path, *flags)
-    got, want = load_prompt_cache(path), prefill(model, PROMPT, **kv)
+    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--l1", "--prompt-cache-file", path,
+          "--prefill-step-size", str(step), *flags)
+    got, want = load_prompt_cache(path), prefill(model, PROMPT, prefill_step_size=step, **kv)
     assert [type(c).__name__ for c in got] == [type(c).__name__ for c in want]
     for g, w in zip(got, want):
         if type(w).__name__ == "QuantizedKVCache":

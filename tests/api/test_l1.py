@@ -33,6 +33,19 @@ def test_help_says_what_it_costs():
     assert "--l1" in text and "bfloat16" in text and "comparisons" in text
 
 
-def test_l2_is_refused():
-    done = subprocess.run([QUERN_BIN, "generate", "--l2", "x", "y"], capture_output=True, check=False, text=True)
-    assert done.returncode == 2 and "not supported yet" in done.stderr
+def test_l2_is_the_config(bfloat16):
+    """The KV cache of kv_config.json, unless flags say otherwise; the folder of this model has none."""
+    ask = ("generate", "--model", bfloat16, "--prompt", "The sea is", "--raw", "--max-tokens", "40")
+    plain, four = quern(*ask), quern(*ask, "--kv-quant", "4")
+    assert plain != four
+    assert quern(*ask, "--l2") == quern(*ask, "--l1", "--l2") == plain
+    assert quern(*ask, "--l2", "--kv-bits", "4") == four
+    config = os.path.join(bfloat16, "kv_config.json")
+    layers = json.load(open(os.path.join(bfloat16, "config.json")))["num_hidden_layers"]
+    with open(config, "w", encoding="utf-8") as f:
+        json.dump([{"layer_idx": i, "bits": 4, "group_size": 64} for i in range(layers)], f)
+    try:
+        assert quern(*ask, "--l2") == four
+        assert quern(*ask, "--l2", "--kv-quant", "off") == quern(*ask) == plain
+    finally:
+        os.remove(config)

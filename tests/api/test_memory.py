@@ -107,3 +107,21 @@ def test_weights_are_there_once():
         assert peak_of(server) < 1.5 * used["weights_bytes"]
     finally:
         assert server.stop() == 0
+
+
+@pytest.mark.parametrize("args, most, entries", [(("--prompt-cache", "0"), 0, 0), (("--prompt-cache-bytes", "5M"), 5_000_000, None),
+                                                 (("--prompt-cache-size", "2", "--prompt-cache", "0.125"), 1 << 27, 2)])
+def test_prompt_cache_limits(args, most, entries):
+    server = Server("--batch", "2", *args)
+    try:
+        load(server, 6, 300, 4)
+        for _ in range(50):
+            stats = httpx.get(server.url + "/stats").json()
+            if stats["batch"]["active_rows"] == 0 and stats["batch"]["kv_bytes"] == 0:
+                break
+        cache = stats["prompt_cache"]
+        assert cache["max_bytes"] == most and cache["bytes"] <= most
+        assert cache["entries"] <= entries if entries is not None else cache["entries"] > 0
+        assert bool(cache["bytes"]) == bool(most)
+    finally:
+        assert server.stop() == 0

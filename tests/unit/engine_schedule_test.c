@@ -523,6 +523,40 @@ static void test_byte_cap(void **state)
     }
 }
 
+/* What the next requests find: the last sequences, as many as may stay, and the beginnings they share. */
+static void test_entry_cap(void **state)
+{
+    (void)state;
+    enum { N = 9, CAP = 4, COMMON = 40 };
+    for (uint32_t window = 0; window <= 40; window += 40) {
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = window});
+        qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .prefix_entries = CAP});
+        static request q[N];
+        qn_engine_stats s;
+        for (uint32_t k = 0; k < N; k++) {
+            make(&q[k], 100, 5);
+            for (uint32_t i = 0; i < COMMON; i++) q[k].prompt[i] = i;
+            q[k].prompt[COMMON] = 900 + k;
+            submit(e, &q[k]);
+            finish(&q[k]);
+            verify(m, &q[k]);
+            assert_int_equal(q[k].stats.cached_tokens, k ? COMMON : 0);
+            wait_idle(e);
+            qn_engine_stats_get(e, &s);
+            assert_int_equal(s.cache_entries, k + 1 < CAP ? k + 1 : CAP);
+        }
+        for (uint32_t k = N; k-- > 0;) { /* the newest first, so that none of them is pushed out */
+            request again = q[k];
+            again.done = false;
+            again.n_tokens = 0;
+            submit(e, &again);
+            finish(&again);
+            assert_int_equal(again.stats.cached_tokens, k + CAP >= N ? 99 : COMMON);
+        }
+        stop(e, m);
+    }
+}
+
 static void test_prefix_off(void **state)
 {
     (void)state;
@@ -623,6 +657,7 @@ static void trace(uint32_t seed, qn_fake_opts f)
                         .mixed_tokens = 8 + rng(64), .max_positions = 512,
                         .kv_bytes = groups * 4u * (700 + rng(900)),
                         .prefix_bytes = rng(3) ? 0 : 1 + rng(4000),
+                        .prefix_entries = seed % 5 ? 0 : 1 + seed % 7,
                         .max_checkpoints = 1 + rng(8),
                         .checkpoint_tokens = 1 + rng(100),
                         .checkpoint_min = 1 + rng(200),
@@ -733,6 +768,7 @@ int main(void)
         cmocka_unit_test(test_few_checkpoints),
         cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_byte_cap),
+        cmocka_unit_test(test_entry_cap),
         cmocka_unit_test(test_prefix_off),
         cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_strict_window),
