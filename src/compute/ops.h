@@ -345,8 +345,9 @@ struct qn_ops {
     /* *x += y in place: the residual stream. */
     void (*accumulate)(qn_run *r, qn_tensor *x, qn_tensor y);
 
-    /* The values of x as float32 [rows, cols] in host memory, valid until `end`; the caller may
-     * overwrite them and then does not use x any more (no failure). */
+    /* The values of x as float32 [rows, cols] in host memory, to be read after `end` has said that the
+     * step succeeded, and valid until the next `begin`; the caller may overwrite them and does not use x
+     * any more (no failure). */
     float *(*fetch)(qn_run *r, qn_tensor x);
 };
 

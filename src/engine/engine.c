@@ -275,12 +275,12 @@ static void finish_prefill_only(qn_engine *e)
     }
 }
 
+/* Nothing of a failed step is kept: what its rows stored before is in the tree, or goes with them. */
 static void fail_batch(qn_engine *e, const qn_err *why)
 {
     qn_log(QN_ERROR, "step failed: %s", why->text);
     for (uint32_t i = 0; i < e->plan.batch.n_items; i++)
         qn_engine_end_row(e, e->plan.item_gen[i], QN_FINISH_ERROR, why);
-    if (e->prefix) qn_prefix_flush(e->prefix); /* it may hold blocks of the failed step */
 }
 
 static void begin_traces(qn_engine *e)
@@ -314,10 +314,15 @@ static void step(qn_engine *e)
     if (e->traces) begin_traces(e);
     ops->begin(e->run, &e->plan.batch, qn_blocks_kv(e->blocks));
     qn_tensor hidden, logits = e->model->ops->forward(e->model, e->run, &hidden);
-    advance(e);
-    qn_engine_outputs(e, logits, hidden);
-    finish_prefill_only(e);
-    if (ops->end(e->run, &err)) fail_batch(e, &err);
+    const float *states = e->plan.batch.n_hidden ? ops->fetch(e->run, hidden) : NULL;
+    float *rows = e->plan.batch.n_out > e->plan.batch.n_hidden ? ops->fetch(e->run, logits) : NULL;
+    if (ops->end(e->run, &err)) {
+        fail_batch(e, &err);
+    } else {
+        advance(e);
+        qn_engine_outputs(e, rows, logits.dtype, states);
+        finish_prefill_only(e);
+    }
     atomic_fetch_add(&e->steps, 1);
     qn_engine_count_stored(e);
 }

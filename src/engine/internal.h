@@ -137,9 +137,10 @@ void qn_engine_stop_row(qn_engine *e, qn_gen *g, bool keep);
 void qn_engine_count_stored(qn_engine *e);
 bool qn_engine_sound(qn_engine *e);
 
-/* outputs.c: hand on what a step gave: sample rows, report prompt tokens, keep hidden states (no
+/* outputs.c: hand on what a step gave: sample rows, report prompt tokens, keep hidden states. logits
+ * [n_out - n_hidden, V] hold values of `type` and are overwritten; states [n_hidden, d_model] (no
  * failure). */
-void qn_engine_outputs(qn_engine *e, qn_tensor logits, qn_tensor hidden);
+void qn_engine_outputs(qn_engine *e, float *logits, qn_dtype type, const float *states);
 
 /* engine.c: take row i out of rows[]; take g, which follows `prev` (NULL: it is the head), out of the
  * queue (no failure). */

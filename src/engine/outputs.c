@@ -78,26 +78,20 @@ static void report_prompt(qn_gen *g, float *logits, qn_dtype type, uint32_t pos)
     qn_gen_emit(g, &ev);
 }
 
-void qn_engine_outputs(qn_engine *e, qn_tensor logits, qn_tensor hidden)
+void qn_engine_outputs(qn_engine *e, float *logits, qn_dtype type, const float *states)
 {
     const qn_plan *p = &e->plan;
-    const qn_ops *ops = e->model->dev->ops;
     uint32_t n_logits = p->batch.n_out - p->batch.n_hidden;
     size_t n_vocab = e->model->info.n_vocab, width = e->model->info.d_model;
-    if (p->batch.n_hidden) {
-        const float *rows = ops->fetch(e->run, hidden);
-        for (uint32_t i = 0; i < p->batch.n_hidden; i++) {
-            const qn_gen *g = p->out_gen[n_logits + i];
-            size_t at = g->hidden_kind == QN_HIDDEN_ALL ? p->out_pos[n_logits + i] : 0;
-            memcpy(g->hidden + at * width, rows + i * width, width * sizeof *rows);
-        }
+    for (uint32_t i = 0; i < p->batch.n_hidden; i++) {
+        const qn_gen *g = p->out_gen[n_logits + i];
+        size_t at = g->hidden_kind == QN_HIDDEN_ALL ? p->out_pos[n_logits + i] : 0;
+        memcpy(g->hidden + at * width, states + i * width, width * sizeof *states);
     }
-    if (n_logits == 0) return;
-    float *rows = ops->fetch(e->run, logits);
     for (uint32_t i = 0; i < n_logits; i++) {
         qn_gen *g = p->out_gen[i];
         if (p->out_pos[i] + 1 < g->len)
-            report_prompt(g, rows + i * n_vocab, logits.dtype, p->out_pos[i]);
-        else sample_row(e, g, rows + i * n_vocab, logits.dtype);
+            report_prompt(g, logits + i * n_vocab, type, p->out_pos[i]);
+        else sample_row(e, g, logits + i * n_vocab, type);
     }
 }

@@ -86,9 +86,9 @@ static qn_code run_chunk(scorer *s, const uint32_t *ids, uint32_t first, uint32_
                   .out_rows = s->out_rows};
     ops->begin(s->run, &b, qn_blocks_kv(s->blocks));
     qn_tensor hidden, logits = s->m->ops->forward(s->m, s->run, &hidden);
-    qn_code rc = fn(user, first, n, ops->fetch(s->run, logits), err);
-    qn_code end = ops->end(s->run, rc ? NULL : err);
-    return rc ? rc : end;
+    const float *rows = ops->fetch(s->run, logits);
+    qn_code rc = ops->end(s->run, err);
+    return rc ? rc : fn(user, first, n, rows, err);
 }
 
 qn_code qn_score(qn_model *m, const uint32_t *ids, uint32_t n, const qn_score_opts *opts,

@@ -139,9 +139,10 @@ static void fake_begin(qn_run *r, const qn_batch *b, qn_kv *kv)
 
 static qn_code fake_end(qn_run *r, qn_err *err)
 {
-    (void)err;
+    const qn_fake *f = fake_of(r->dev);
     r->batch = NULL;
-    return QN_OK;
+    if (!f->o.fail_step || f->steps != f->o.fail_step) return QN_OK;
+    return qn_err_set(err, QN_DEVICE, "the fake device failed in step %u", f->o.fail_step);
 }
 
 static float *fake_fetch(qn_run *r, qn_tensor x)

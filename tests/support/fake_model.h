@@ -25,6 +25,7 @@ typedef struct qn_fake_opts {
     uint32_t n_script;
     uint32_t script_prompt;   /* prompt length that the script starts after */
     uint32_t max_positions;   /* 0: 4096 */
+    uint32_t fail_step;       /* the device fails in this step, counted from 1; 0: never */
     /* The token after history [n], instead of the hash; NULL: none. */
     uint32_t (*next)(const void *user, const uint32_t *history, uint32_t n);
     const void *user;         /* of `next`, borrowed */

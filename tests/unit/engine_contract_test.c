@@ -288,6 +288,39 @@ static void test_sleeper(void **state)
     sleeper_case(300);
 }
 
+/* The device fails in a step: its rows end with that error and without a token of it, whether it was a
+ * piece of a prompt, a token like others or the last one; others, and who comes later, go on. */
+static void failure_case(uint32_t step)
+{
+    enum { N = 12, L = 100 };
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.fail_step = step, .recurrent = step % 2});
+    qn_engine_opts o = small;
+    o.max_rows = 1;
+    qn_engine *e = start(m, o);
+    e->audit = true;
+    qn_request req = {.prompt = ids, .n_prompt = L, .max_tokens = N};
+    qn_gen *g = submit(e, &req), *next = submit(e, &req);
+    run r = finish(g), later = finish(next);
+    assert_int_equal(r.done.finish, QN_FINISH_ERROR);
+    assert_int_equal(r.done.err.code, QN_DEVICE);
+    assert_int_equal(r.done.stats.generated_tokens, r.n_tokens);
+    assert_int_equal(r.n_tokens, step < 3 ? 0 : step - 2); /* the prompt takes two steps */
+    assert_int_equal(later.done.finish, QN_FINISH_LENGTH);
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t want = qn_fake_next(m, ids, L + i);
+        assert_int_equal(later.tokens[i], want);
+        if (i < r.n_tokens) assert_int_equal(r.tokens[i], want);
+        ids[L + i] = want;
+    }
+    stop(e, m);
+}
+
+static void test_failed_step(void **state)
+{
+    (void)state;
+    for (uint32_t step = 1; step <= 13; step++) failure_case(step);
+}
+
 /* ---- a state that must not be ---- */
 
 static qn_table thief;
@@ -501,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_first_token_ends), cmocka_unit_test(test_reader_stops),
         cmocka_unit_test(test_cancel_in_prefill), cmocka_unit_test(test_stuck_reader),
         cmocka_unit_test(test_sleeper),       cmocka_unit_test(test_no_step),
+        cmocka_unit_test(test_failed_step),
         cmocka_unit_test(test_exclusive),     cmocka_unit_test(test_exclusive_order),
         cmocka_unit_test(test_long_prompt),
     };
