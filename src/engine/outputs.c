@@ -1,9 +1,11 @@
 /* outputs.c - what becomes of a step's results: tokens, log-probabilities of prompts, hidden states.
  */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "engine/internal.h"
 
 static bool is_eos(const qn_gen *g, uint32_t id)
@@ -48,10 +50,21 @@ static qn_finish commit(qn_engine *e, qn_gen *g, const qn_sample *s)
     g->tokens[g->len++] = s->token;
     g->n_generated++;
     if (g->think.n_tokens) count_thought(g, s->token);
+    assert(g->computed == g->len - 1); /* the new token is all that is not stored (I5) */
     atomic_fetch_add(&e->generated_tokens, 1);
     qn_gen_emit(g, &ev);
     if (ev.is_eos) return QN_FINISH_STOP;
     return g->n_generated >= g->max_tokens ? QN_FINISH_LENGTH : QN_FINISH_NONE;
+}
+
+static void end_without_token(qn_engine *e, qn_gen *g)
+{
+    qn_err why = {0};
+    qn_err_set(&why, QN_DEVICE,
+               "the model gives no token that could follow position %u: every logit is -inf or no number",
+               g->len - 1);
+    qn_log(QN_ERROR, "%s", why.text);
+    qn_engine_end_row(e, g, QN_FINISH_ERROR, &why);
 }
 
 /* Step 8 of the data path. Sample a row from its logits [V], which hold values of `type`. */
@@ -63,8 +76,11 @@ static void sample_row(qn_engine *e, qn_gen *g, float *logits, qn_dtype type)
     }
     if (g->think.n_tokens) limit_thought(g, logits, e->model->info.n_vocab);
     uint32_t before = g->start ? g->start->n_tokens : 0; /* tokens that nobody knows */
-    qn_sampler_draw(g->sampler, logits, type, g->tokens + before, g->len - before, g->n_generated,
-                    &s);
+    if (!qn_sampler_draw(g->sampler, logits, type, g->tokens + before, g->len - before,
+                         g->n_generated, &s)) {
+        end_without_token(e, g);
+        return;
+    }
     qn_finish f = commit(e, g, &s);
     if (f) qn_engine_end_row(e, g, f, NULL);
 }

@@ -600,26 +600,36 @@ void qn_sampler_score(qn_sampler *s, float *logits, qn_dtype type, uint32_t toke
     if (s->o.n_top) top_logprobs(s, logits, lse, out);
 }
 
-void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
+/* The largest logit is +inf: those that have it share all the probability. */
+static uint32_t draw_infinite(qn_sampler *s, const float *x, uint32_t best, uint64_t k)
+{
+    if (s->o.temperature == 0 && !s->curve.n) return best;
+    for (uint32_t i = 0; i < s->n_vocab; i++) s->w[i] = x[i] == x[best] ? 1 : 0;
+    float total = sum_all(s, s->w);
+    return pick(s, s->w, total, qn_uniform(qn_step_key(s->seed, k)));
+}
+
+bool qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
                      size_t n_history, uint64_t k, qn_sample *out)
 {
     if (s->exact) {
         qn_exact_draw(s->exact, logits, type, history, n_history, k, out);
-        return;
+        return true;
     }
     *out = (qn_sample){0};
     process(s, logits, history, n_history);
     uint32_t best = argmax(logits, s->n_vocab);
     float max = logits[best];
-    if (!isfinite(max)) { /* nothing to choose from: the lowest id of the largest value */
-        out->token = best;
-        return;
+    if (!isfinite(max)) {
+        out->token = max > 0 ? draw_infinite(s, logits, best, k) : best;
+        return max > 0;
     }
     bool report = s->o.logprobs || s->o.n_top;
     float lse = report || s->cand || bends(s) ? log_sum(s, logits, max) : 0;
     if (bends(s)) out->token = draw_bent(s, logits, max, lse, k);
     else out->token = s->o.temperature > 0 ? draw(s, logits, max, lse, k) : best;
-    if (!report) return;
+    if (!report) return true;
     out->logprob = logits[out->token] - lse;
     if (s->o.n_top) top_logprobs(s, logits, lse, out);
+    return true;
 }

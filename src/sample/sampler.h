@@ -84,9 +84,10 @@ void qn_sampler_free(qn_sampler *s);
 
 /* Draw sample number `k` (counted from 0) from logits [n_vocab] float32 holding values of `type`
  * (which only exact sampling looks at); they are overwritten. history [n_history]: prompt and
- * generated tokens so far. Takes no memory (no failure; a row without any finite logit gives the
- * lowest id). */
-void qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
+ * generated tokens so far. Takes no memory. Of several +inf each is as likely, and none has a
+ * log-probability. Returns false if there is nothing to draw from, because every logit is -inf or no
+ * number (no failure otherwise; exact sampling gives then what mlx-lm gives). */
+bool qn_sampler_draw(qn_sampler *s, float *logits, qn_dtype type, const uint32_t *history,
                      size_t n_history, uint64_t k, qn_sample *out);
 
 /* How likely `token` was: its log-probability and the n_top most likely ones, by the logits as they

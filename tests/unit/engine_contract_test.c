@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -321,6 +322,26 @@ static void test_failed_step(void **state)
     for (uint32_t step = 1; step <= 13; step++) failure_case(step);
 }
 
+/* No token is possible: the row ends with an error that says so, and only that row. */
+static void test_no_token(void **state)
+{
+    (void)state;
+    static qn_logit_bias never[QN_FAKE_VOCAB];
+    for (uint32_t i = 0; i < QN_FAKE_VOCAB; i++) never[i] = (qn_logit_bias){i, -INFINITY};
+    qn_model *m = qn_fake_model(NULL);
+    qn_engine *e = start(m, small);
+    qn_request req = {.prompt = ids, .n_prompt = 30, .max_tokens = 50};
+    qn_gen *good = submit(e, &req);
+    req.sampling = (qn_sampling){.bias = never, .n_bias = QN_FAKE_VOCAB};
+    run r = finish(submit(e, &req)), other = finish(good);
+    assert_int_equal(r.done.finish, QN_FINISH_ERROR);
+    assert_non_null(strstr(r.done.err.text, "no token that could follow position 29"));
+    assert_int_equal(r.n_tokens, 0);
+    assert_int_equal(other.done.finish, QN_FINISH_LENGTH);
+    assert_int_equal(other.n_tokens, 50);
+    stop(e, m);
+}
+
 /* ---- a state that must not be ---- */
 
 static qn_table thief;
@@ -534,7 +555,7 @@ int main(void)
         cmocka_unit_test(test_first_token_ends), cmocka_unit_test(test_reader_stops),
         cmocka_unit_test(test_cancel_in_prefill), cmocka_unit_test(test_stuck_reader),
         cmocka_unit_test(test_sleeper),       cmocka_unit_test(test_no_step),
-        cmocka_unit_test(test_failed_step),
+        cmocka_unit_test(test_failed_step), cmocka_unit_test(test_no_token),
         cmocka_unit_test(test_exclusive),     cmocka_unit_test(test_exclusive_order),
         cmocka_unit_test(test_long_prompt),
     };

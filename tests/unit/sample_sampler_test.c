@@ -321,9 +321,21 @@ static void test_edges(void **state)
     assert_true(fabs(out.logprob - -log(z)) < 1e-6);
     qn_sampler_free(s);
     s = make(&(qn_sampling){.temperature = 1, .has_seed = true}, 3);
-    qn_sampler_draw(s, dead, QN_F32, NULL, 0, 0, &out);
-    assert_int_equal(out.token, 0);
+    assert_false(qn_sampler_draw(s, dead, QN_F32, NULL, 0, 0, &out));
+    for (int i = 0; i < 3; i++) dead[i] = NAN;
+    assert_false(qn_sampler_draw(s, dead, QN_F32, NULL, 0, 0, &out));
     qn_sampler_free(s);
+    bool drawn[5] = {0};
+    for (uint64_t seed = 0; seed < 200; seed++) { /* w = 1 where the logit is +inf */
+        float huge[5] = {9, INFINITY, 3, INFINITY, -INFINITY};
+        s = make(&(qn_sampling){.temperature = seed % 4 ? 1.0f : 0, .top_k = seed % 3 ? 0 : 2,
+                                .has_seed = true, .seed = seed}, 5);
+        assert_true(qn_sampler_draw(s, huge, QN_F32, NULL, 0, 0, &out));
+        assert_true(seed % 4 ? out.token == 1 || out.token == 3 : out.token == 1);
+        drawn[out.token] = true;
+        qn_sampler_free(s);
+    }
+    assert_true(drawn[1] && drawn[3]);
     for (uint64_t seed = 0; seed < 200; seed++) {
         s = make(&(qn_sampling){.temperature = 1, .has_seed = true, .seed = seed}, 4);
         qn_sampler_draw(s, one, QN_F32, NULL, 0, 0, &out);
