@@ -548,6 +548,39 @@ static void test_long_prompt(void **state)
     assert_true(seen.largest <= (MIXED + ROWS) * 3 / 2);
 }
 
+/* ---- prompts of one step ---- */
+
+static _Atomic uint32_t most_prompts;
+
+static void count_prompts(bool begins)
+{
+    const qn_batch *b = &watched->plan.batch;
+    uint32_t n = 0;
+    for (uint32_t i = 0; !begins && i < b->n_items; i++) n += b->items[i].n_new > 1;
+    if (n > most_prompts) most_prompts = n;
+}
+
+/* Many short prompts: no more than prefill_rows share a step, and without the option eight. */
+static void test_prefill_rows(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    for (uint32_t most = 0; most < 4; most++) {
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.step_us = 500});
+        qn_engine *e = start(m, (qn_engine_opts){.max_rows = N, .prefill_rows = most});
+        qn_gen *g[N];
+        watched = e;
+        most_prompts = 0;
+        e->on_step = count_prompts;
+        for (uint32_t i = 0; i < N; i++)
+            g[i] = submit(e, &(qn_request){.prompt = ids + i, .n_prompt = 20, .max_tokens = 3});
+        for (uint32_t i = 0; i < N; i++) assert_int_equal(finish(g[i]).n_tokens, 3);
+        stop(e, m);
+        assert_true(most_prompts <= (most ? most : 8));
+        assert_true(most_prompts >= (most ? most : 4));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -557,7 +590,7 @@ int main(void)
         cmocka_unit_test(test_sleeper),       cmocka_unit_test(test_no_step),
         cmocka_unit_test(test_failed_step), cmocka_unit_test(test_no_token),
         cmocka_unit_test(test_exclusive),     cmocka_unit_test(test_exclusive_order),
-        cmocka_unit_test(test_long_prompt),
+        cmocka_unit_test(test_long_prompt),   cmocka_unit_test(test_prefill_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

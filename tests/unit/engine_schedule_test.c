@@ -31,6 +31,7 @@ typedef struct request {
     bool done;
     qn_finish finish;
     qn_gen_stats stats;
+    double start_ms; /* when it first ran; 0: never */
     qn_gen *gen;
 } request;
 
@@ -74,6 +75,7 @@ static void finish(request *q)
         take(q, &ev);
     }
     assert_false(qn_gen_next(q->gen, &ev));
+    q->start_ms = q->gen->admit_ms;
     qn_gen_free(q->gen);
 }
 
@@ -637,6 +639,45 @@ static void test_strict_window(void **state)
     }
 }
 
+/* The reserve for replies: a second row of this size begins only when the pool has room for its prompt and
+ * its reply, but for no more than 4096 tokens of that. `blocks` of 256 tokens; the first row has one or two
+ * of them. Gives whether both run together. */
+static bool starts_beside(uint32_t max_tokens, uint32_t blocks)
+{
+    qn_model *m = qn_fake_model(&(qn_fake_opts){.step_us = 2000, .max_positions = 16384});
+    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 256, .max_rows = 2,
+                                              .kv_bytes = blocks * 256 * sizeof(uint32_t)});
+    static request q[2];
+    qn_event ev = {0};
+    for (uint32_t i = 0; i < 2; i++) {
+        make(&q[i], 100, max_tokens);
+        q[i].prompt[0] = 500 + i;
+        submit(e, &q[i]);
+        while (i == 0 && ev.kind != QN_EV_TOKEN) assert_true(qn_gen_wait(q[0].gen, &ev, 20000));
+    }
+    bool together = qn_gen_wait(q[1].gen, &ev, 100);
+    if (together) assert_int_equal(ev.kind, QN_EV_ADMITTED);
+    for (uint32_t i = 0; i < 2; i++) {
+        qn_gen_cancel(q[i].gen);
+        qn_gen_free(q[i].gen);
+    }
+    wait_idle(e);
+    stop(e, m);
+    return together;
+}
+
+static void test_reserve(void **state)
+{
+    (void)state;
+    assert_true(starts_beside(1000, 5 + 2));   /* 1100 tokens: 5 blocks */
+    assert_false(starts_beside(1000, 5));
+    assert_true(starts_beside(9000, 36 + 2));  /* 9100: 36 blocks */
+    assert_true(starts_beside(9000, 36));      /* of which only 17 are kept free */
+    assert_true(starts_beside(5000, 17 + 3));
+    assert_true(starts_beside(4400, 18));      /* 4196: 17 blocks beside one */
+    assert_false(starts_beside(4096, 17));
+}
+
 static void free_early(qn_engine *e, request *q)
 {
     submit(e, q);
@@ -684,6 +725,12 @@ static void trace(uint32_t seed, qn_fake_opts f)
         verify(m, &q[i]);
     }
     wait_idle(e);
+    double last_ms = 0;
+    for (int i = 0; i < N; i++) { /* whoever came first began first */
+        if (!q[i].gen || !q[i].start_ms) continue;
+        assert_true(q[i].start_ms >= last_ms);
+        last_ms = q[i].start_ms;
+    }
     assert_true(qn_fake_largest(m) <= e->o.step_tokens);
     if (o.strict_kv) assert_int_equal(e->preemptions, 0);
     stop(e, m);
@@ -771,6 +818,7 @@ int main(void)
         cmocka_unit_test(test_entry_cap),
         cmocka_unit_test(test_prefix_off),
         cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_strict_window),
         cmocka_unit_test(test_traces),
         cmocka_unit_test(test_traces_window),
