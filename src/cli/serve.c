@@ -181,6 +181,14 @@ static bool find_store(char *path, size_t cap)
            !qn_state_path(path, cap, "quern.sqlite", NULL);
 }
 
+/* Best effort: a server that may not keep its weights in memory is slow at worst. */
+static void pin_weights(const qn_session *s)
+{
+    qn_err err = {0};
+    const qn_device *dev = s->loaded->model->dev;
+    if (dev->ops->weights_pin(dev, &err)) fprintf(stderr, "quern: warning: --force-wire: %s\n", err.text);
+}
+
 static int open_and_serve(const qn_args *args, const keys *k, const json_t *template_args)
 {
     qn_err err = {0};
@@ -206,6 +214,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
         int status = qn_fail(&err);
         return qn_stop_asked() ? QN_EXIT_OK : status;
     }
+    if (qn_arg_bool(args, "force-wire")) pin_weights(&s);
     if (qn_arg_str(args, "alias")) {
         char *name = strdup(qn_arg_str(args, "alias"));
         if (name) {
@@ -398,6 +407,11 @@ static const qn_opt request_opts[] = {
      .arg = "GB",
      .help = "memory for the whole process: weights, KV cache, a step's work, requests, the program. "
              "0: half of what is free for the KV cache"},
+    {.name = "force-wire",
+     .kind = QN_OPT_BOOL,
+     .env = "FORCE_WIRE",
+     .help = "keep the weights in memory, whatever else wants room; goes on without if the system does not "
+             "let it (ulimit -l)"},
     {.name = "kv-budget",
      .kind = QN_OPT_STR,
      .check = check_kv_budget,
@@ -431,7 +445,6 @@ static const qn_opt other_opts[] = {
     REFUSED("ngram-max", QN_OPT_INT, speculation),
     REFUSED("ngram-min", QN_OPT_INT, speculation),
     REFUSED("mtp", QN_OPT_SWITCH, speculation),
-    REFUSED("force-wire", QN_OPT_BOOL, "pinning weights in memory"),
     REFUSED("expert-offload", QN_OPT_BOOL, "experts on disk"),
     REFUSED("l3", QN_OPT_BOOL, "a third tier; --l1 is exact, the default is fast"),
     REFUSED("auto-download", QN_OPT_BOOL, "downloading"),

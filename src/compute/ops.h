@@ -224,6 +224,10 @@ struct qn_ops {
      * rather than in a file only; `resident` may be NULL (no failure). */
     uint64_t (*weights_bytes)(const qn_device *d, uint64_t *resident);
 
+    /* Bring the loaded matrices into memory and keep them there until the device is closed, as far as
+     * the system lets us. Errors: QN_LIMIT (says how much that is, and what the limit). */
+    qn_code (*weights_pin)(const qn_device *d, qn_err *err);
+
     /* ---- one step ---- */
 
     /* Start a step: scratch is empty, the batch is uploaded. The batch and kv stay valid until

@@ -1,11 +1,14 @@
 /* memory.c - reading the kernel's figures. */
 #include "core/memory.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* The first number of a one-line file; false when there is none ("max"). */
@@ -73,6 +76,17 @@ uint64_t qn_memory_resident(const void *p, uint64_t n)
     }
     close(fd);
     return at < end ? n : found * page;
+}
+
+qn_code qn_memory_pin(const void *p, uint64_t n, uint64_t all, qn_err *err)
+{
+    struct rlimit most = {0};
+    if (!n || !mlock(p, n)) return QN_OK;
+    const char *why = strerror(errno);
+    getrlimit(RLIMIT_MEMLOCK, &most);
+    return qn_err_set(err, QN_LIMIT,
+                      "cannot keep %.3f GB in memory: %s; the limit for it (ulimit -l) is %.3f GB",
+                      (double)all / 1e9, why, (double)most.rlim_cur / 1e9);
 }
 
 void qn_memory_used(uint64_t *now, uint64_t *peak)

@@ -4,6 +4,7 @@ The peak of the process (VmHWM) lies within 3 % of the sum of the terms that wer
 --memory-budget.
 """
 import re
+import resource
 import threading
 
 import httpx
@@ -94,6 +95,29 @@ def test_peak_stays_under_the_limit():
         memory, peak = check_peak(server)
         assert memory["planned"]["sum_bytes"] <= limit and peak <= limit
         assert memory["used"]["kv_bytes"] > 0.9 * memory["planned"]["kv_bytes"]
+    finally:
+        assert server.stop() == 0
+
+
+def locked_of(server):
+    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as f:
+        return int(re.search(r"VmLck:\s+(\d+) kB", f.read())[1]) * 1024
+
+
+@pytest.mark.parametrize("args, env", [(["--force-wire"], {}), ([], {"QUERN_FORCE_WIRE": "1"}), (["--l1", "--force-wire"], {})])
+def test_pinned_weights(args, env):
+    """In memory from the start where the system allows it, else a warning with both figures."""
+    server = Server(*args, env=env)
+    try:
+        memory = memory_of(server)
+        weights = memory["planned"]["weights_bytes"]
+        most = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        if locked_of(server) >= weights:
+            assert memory["used"]["weights_bytes"] >= 0.99 * weights
+        else:
+            assert most < 2 * weights
+            assert f"cannot keep {weights / 1e9:.3f} GB in memory" in server.log and "(ulimit -l) is" in server.log
+        load(server, 1, 8, 4)
     finally:
         assert server.stop() == 0
 

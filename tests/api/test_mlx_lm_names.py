@@ -72,7 +72,7 @@ def test_errors(named):
 
 @pytest.mark.parametrize("flags,words", [
     (["--mtp", "on"], "speculation"), (["--isolate"], "process of its own"), (["--ssd-cache", "x"], "disk tier"),
-    (["--model-pool", "2"], "several models"), (["--force-wire"], "pinning"), (["--l3"], "third tier"),
+    (["--model-pool", "2"], "several models"), (["--l3"], "third tier"),
     (["--adapter", "x"], "adapters"), (["--draft-model", "x"], "speculation"), (["--open"], "browser"),
     (["--pipeline"], "several hosts"), (["--expert-offload"], "experts"), (["--auto-download"], "downloading")])
 def test_serve_refuses_by_name(flags, words):

@@ -182,6 +182,9 @@ static qn_weight *load(const side *s, const qn_matrix *m)
     qn_weight *w;
     if (CALL(s, load, s->dev, &src, 1, &opts, &w, &err)) fail_msg("%s", err.text);
     assert_true(CALL(s, weights_bytes, s->dev, NULL) > 0);
+    qn_err limited = {0}; /* the system may allow little */
+    qn_code rc = CALL(s, weights_pin, s->dev, &limited);
+    assert_true(rc == QN_OK || (rc == QN_LIMIT && strstr(limited.text, "ulimit -l")));
     return w;
 }
 

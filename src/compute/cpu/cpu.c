@@ -284,6 +284,7 @@ static const qn_ops cpu_ops = {
     .n_threads = n_threads,
     .page_bytes = page_bytes,
     .weights_bytes = qn_cpu_weights_bytes,
+    .weights_pin = qn_cpu_weights_pin,
     .begin = begin,
     .end = end,
     .mark = mark,

@@ -107,6 +107,7 @@ qn_code qn_cpu_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_l
                     qn_weight **out, qn_err *err);
 void qn_cpu_store_free(qn_cpu_store *s);
 uint64_t qn_cpu_weights_bytes(const qn_device *d, uint64_t *resident);
+qn_code qn_cpu_weights_pin(const qn_device *d, qn_err *err);
 /* linear.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */
 void qn_cpu_linear(qn_run *r, size_t n, qn_tensor *y, qn_tensor x, const qn_linear *const *w);
 qn_tensor qn_cpu_embed(qn_run *r, const qn_weight *w);

@@ -45,6 +45,15 @@ uint64_t qn_cpu_weights_bytes(const qn_device *d, uint64_t *resident)
     return s ? s->weights_bytes : 0;
 }
 
+qn_code qn_cpu_weights_pin(const qn_device *d, qn_err *err)
+{
+    const qn_cpu_store *s = ((const qn_cpu *)(const void *)d)->store;
+    qn_code rc = QN_OK;
+    for (const qn_segment *g = s ? s->segments : NULL; !rc && g; g = g->next)
+        rc = qn_memory_pin(g->data, g->size, s->weights_bytes, err);
+    return rc;
+}
+
 /* ---- a load under way ---- */
 
 typedef struct load {

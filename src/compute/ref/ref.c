@@ -247,6 +247,7 @@ static const qn_ops ref_ops = {
     .n_threads = n_threads,
     .page_bytes = page_bytes,
     .weights_bytes = qn_ref_weights_bytes,
+    .weights_pin = qn_ref_weights_pin,
     .begin = begin,
     .end = end,
     .mark = mark,

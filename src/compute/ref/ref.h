@@ -133,6 +133,7 @@ void qn_ref_softmax(const qn_ref_kernels *k, float *s, uint32_t n, const float *
 qn_code qn_ref_load(qn_device *d, const qn_matrix_src *src, size_t n, const qn_load_opts *opts,
                     qn_weight **out, qn_err *err);
 uint64_t qn_ref_weights_bytes(const qn_device *d, uint64_t *resident);
+qn_code qn_ref_weights_pin(const qn_device *d, qn_err *err);
 qn_code qn_ref_upload(qn_device *d, const void *data, qn_dtype t, uint32_t rows, uint32_t cols,
                       qn_tensor *out, qn_err *err);
 /* ref_linear.c: slots of qn_ops, contracts in compute/ops.h. Errors: as there. */

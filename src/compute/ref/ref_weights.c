@@ -41,6 +41,22 @@ uint64_t qn_ref_weights_bytes(const qn_device *d, uint64_t *resident)
     return total;
 }
 
+qn_code qn_ref_weights_pin(const qn_device *d, qn_err *err)
+{
+    const uint64_t all = qn_ref_weights_bytes(d, NULL);
+    size_t bytes[3];
+    for (const struct qn_ref_load *l = ((const qn_ref *)(const void *)d)->loads; l; l = l->next) {
+        for (size_t i = 0; i < 3 * l->n; i++) {
+            const qn_matrix *m = &l->w[i / 3].m;
+            const void *parts[3] = {m->weight, m->scales, m->biases};
+            part_bytes(m, bytes);
+            qn_code rc = qn_memory_pin(parts[i % 3], bytes[i % 3], all, err);
+            if (rc) return rc;
+        }
+    }
+    return QN_OK;
+}
+
 static qn_code check_matrix(const qn_matrix_src *src, qn_err *err)
 {
     const qn_matrix *m = &src->m;
