@@ -20,6 +20,7 @@
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "core/arena.h"
 #include "core/buf.h"
@@ -163,6 +164,8 @@ struct qn_server {
     char url[320];
     uint16_t port;
     int listen_fd;
+    dev_t unix_dev;              /* which file the socket in the file system is */
+    ino_t unix_ino;
     struct MHD_Daemon *daemon;
     qn_boundary boundary;        /* the preparing thread alone */
     char fingerprint[64];        /* system_fingerprint */

@@ -76,34 +76,66 @@ static qn_code listen_tcp(qn_server *s, qn_err *err)
     return QN_OK;
 }
 
+/* Is there a server behind a socket in the file system, or did an earlier run leave it behind? */
+static bool unix_answers(const struct sockaddr_un *at)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool ok = fd >= 0 && (!connect(fd, (const struct sockaddr *)at, sizeof *at) || errno == EAGAIN);
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+/* Fill in the address; refuse one that another server has. */
+static qn_code find_unix(const char *path, struct sockaddr_un *at, qn_err *err)
+{
+    if (strlen(path) >= sizeof at->sun_path) {
+        return qn_err_set(err, QN_INVALID, "socket path %s is longer than %zu bytes", path,
+                          sizeof at->sun_path - 1);
+    }
+    memset(at, 0, sizeof *at);
+    at->sun_family = AF_UNIX;
+    strcpy(at->sun_path, path);
+    if (!unix_answers(at)) return QN_OK;
+    return qn_err_set(err, QN_IO, "socket %s is in use by another server; choose another with --unix",
+                      path);
+}
+
 static qn_code listen_unix(qn_server *s, qn_err *err)
 {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    const char *path = s->opts.unix_path;
-    if (strlen(path) >= sizeof at.sun_path) {
-        return qn_err_set(err, QN_INVALID, "socket path %s is longer than %zu bytes", path,
-                          sizeof at.sun_path - 1);
-    }
-    strcpy(at.sun_path, path);
+    struct sockaddr_un at;
     struct stat st;
+    const char *path = s->opts.unix_path;
+    qn_code rc = find_unix(path, &at, err);
+    if (rc) return rc;
     if (!lstat(path, &st) && S_ISSOCK(st.st_mode)) unlink(path); /* left behind by an earlier run */
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool ok = fd >= 0 && !fchmod(fd, 0600) && !bind(fd, (struct sockaddr *)&at, sizeof at) &&
-              !chmod(path, 0600) &&
-              !listen(fd, BACKLOG);
+              !chmod(path, 0600) && !lstat(path, &st) && !listen(fd, BACKLOG);
     if (!ok) {
         int why = errno;
         if (fd >= 0) close(fd);
         return qn_err_set(err, QN_IO, "cannot listen on socket %s: %s", path, strerror(why));
     }
+    s->unix_dev = st.st_dev;
+    s->unix_ino = st.st_ino;
     snprintf(s->url, sizeof s->url, "unix:%s", path);
     s->listen_fd = fd;
     return QN_OK;
 }
 
+/* The file goes away with the server, unless another one has replaced it. */
+static void remove_unix(const qn_server *s)
+{
+    struct stat st;
+    const char *path = s->opts.unix_path;
+    if (!path || lstat(path, &st)) return;
+    if (st.st_dev == s->unix_dev && st.st_ino == s->unix_ino) unlink(path);
+}
+
 qn_code qn_server_check_address(const qn_server_opts *opts, qn_err *err)
 {
-    if (opts->unix_path) return QN_OK;
+    struct sockaddr_un at;
+    if (opts->unix_path) return find_unix(opts->unix_path, &at, err);
     qn_server probe = {.opts = *opts};
     if (!probe.opts.host) probe.opts.host = default_host;
     qn_code rc = listen_tcp(&probe, err);
@@ -212,8 +244,13 @@ unsigned qn_server_stop(qn_server *s, uint32_t drain_ms)
     if (!s) return 0;
     atomic_store(&s->draining, true);
     unsigned n_ended = 0;
+    if (s->daemon) MHD_quiesce_daemon(s->daemon);
+    if (s->listen_fd >= 0) {
+        /* Who connects from here on is refused at once instead of waiting for the end. */
+        shutdown(s->listen_fd, SHUT_RDWR);
+        remove_unix(s);
+    }
     if (s->daemon) {
-        MHD_quiesce_daemon(s->daemon);
         n_ended = wait_idle(s, drain_ms);
         if (n_ended) {
             qn_pump_cancel(s);
@@ -221,7 +258,6 @@ unsigned qn_server_stop(qn_server *s, uint32_t drain_ms)
         }
     }
     if (s->listen_fd >= 0) close(s->listen_fd);
-    if (s->opts.unix_path && s->listen_fd >= 0) unlink(s->opts.unix_path);
     qn_generations_stop(s);
     qn_pump_stop(s);
     qn_http_stop(s);

@@ -763,6 +763,53 @@ static void test_port_in_use(void **state)
     rig_stop(&r);
 }
 
+static bool unix_dials(const struct sockaddr_un *at)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    bool ok = !connect(fd, (const struct sockaddr *)at, sizeof *at);
+    close(fd);
+    return ok;
+}
+
+/* A socket left behind is replaced; one that a server listens on stays that server's. */
+static void test_unix_socket_in_use(void **state)
+{
+    (void)state;
+    rig r;
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "/tmp/quern-used-%d", (int)getpid());
+    int left = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(left, (struct sockaddr *)&at, sizeof at), 0);
+    close(left);
+    assert_false(unix_dials(&at));
+
+    rig_start(&r, "x", N_ASK, 0, 0, &(qn_server_opts){.unix_path = at.sun_path});
+    assert_true(unix_dials(&at));
+    qn_server_opts o = {.unix_path = at.sun_path, .engine = r.engine, .loaded = &r.loaded};
+    qn_server *second;
+    qn_err err = {0};
+    assert_int_equal(qn_server_check_address(&o, &err), QN_IO);
+    assert_non_null(strstr(err.text, "in use"));
+    qn_err_clear(&err);
+    assert_int_equal(qn_server_start(&second, &o, &err), QN_IO);
+    assert_null(second);
+    assert_true(unix_dials(&at));
+
+    /* Somebody took the path away and listens there now: his socket is not removed. */
+    unlink(at.sun_path);
+    int theirs = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(theirs, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(theirs, 1), 0);
+    rig_stop(&r);
+    assert_true(unix_dials(&at));
+    close(theirs);
+    unlink(at.sun_path);
+
+    rig_start(&r, "x", N_ASK, 0, 0, &(qn_server_opts){.unix_path = at.sun_path});
+    rig_stop(&r);
+    assert_int_equal(access(at.sun_path, F_OK), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -782,6 +829,7 @@ int main(void)
         cmocka_unit_test(test_draining),
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_unix_socket_in_use),
     };
     qn_log_set_level(QN_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
