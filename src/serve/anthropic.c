@@ -15,6 +15,12 @@
 
 /* ---- request ---- */
 
+static const qn_form_name own_names[] = {
+    {"messages", "messages"},                  {"stop", "stop_sequences"},
+    {"response_format", "output_config.format"}, {"reasoning_effort", "output_config.effort"},
+    {NULL, NULL},
+};
+
 /* The chat form of x->gen.body. */
 static bool chat_form(const qn_exchange *x, json_t **chat, qn_http_error *e)
 {
@@ -28,6 +34,7 @@ static bool prepare(qn_exchange *x, qn_http_error *e)
     qn_hex_id(x->gen.id, sizeof x->gen.id, "msg_");
     if (!chat_form(x, &chat, e)) return false;
     bool ok = qn_chat_prepare(x, chat, e);
+    if (!ok) qn_form_rename_error(e, own_names);
     json_decref(chat);
     return ok;
 }
@@ -36,7 +43,9 @@ json_t *qn_anthropic_count_tokens(qn_exchange *x, qn_http_error *e)
 {
     json_t *chat;
     if (!chat_form(x, &chat, e)) return NULL;
-    return qn_chat_count(x->server, chat, NULL, e);
+    json_t *j = qn_chat_count(x->server, chat, NULL, e);
+    if (!j) qn_form_rename_error(e, own_names);
+    return j;
 }
 
 /* ---- the message ---- */

@@ -348,7 +348,11 @@ static bool add_thinking(const json_t *body, json_t *chat, qn_http_error *e)
     if (!on && !off && strcmp(type, "adaptive")) {
         return qn_fail_field(e, "thinking", "thinking.type: must be enabled, disabled or adaptive");
     }
-    if (!qn_field_int(thinking, "budget_tokens", 1, UINT32_MAX, &budget, e)) return false;
+    if (!qn_field_int(thinking, "budget_tokens", 1, UINT32_MAX, &budget, e)) {
+        static const qn_form_name names[] = {{"budget_tokens", "thinking.budget_tokens"}, {NULL, NULL}};
+        qn_form_rename_error(e, names);
+        return false;
+    }
     if (on && budget > 0) json_object_set_new(chat, "thinking_budget", json_integer(budget));
     if (!on && !off) return true;
     if (!qn_field_object(body, "chat_template_kwargs", &given, e)) return false;

@@ -1,6 +1,9 @@
 /* chat_form.c - see chat_form.h. */
 #include "serve/chat_form.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "serve/json.h"
 
 void qn_form_copy(json_t *chat, const char *to, const json_t *body, const char *from)
@@ -30,6 +33,23 @@ bool qn_form_keeps_reasoning(const qn_chat_template *chat)
         if (qn_chat_template_mentions(chat, names[i])) return true;
     }
     return false;
+}
+
+void qn_form_rename_error(qn_http_error *e, const qn_form_name *names)
+{
+    char message[sizeof e->message];
+    for (; names->chat; names++) {
+        size_t n = strlen(names->chat), n_param = strlen(e->param);
+        bool is_it = !strncmp(e->param, names->chat, n) && (!e->param[n] || e->param[n] == '[');
+        if (!is_it) continue;
+        snprintf(message, sizeof message, "%s", e->message);
+        /* The index counts messages of the chat form, which the client has not seen. */
+        if (!strncmp(message, e->param, n_param)) {
+            snprintf(e->message, sizeof e->message, "%s%s", names->own, message + n_param);
+        }
+        snprintf(e->param, sizeof e->param, "%s", names->own);
+        return;
+    }
 }
 
 json_t *qn_form_add_message(json_t *messages, const char *role, json_t *content)

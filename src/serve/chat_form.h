@@ -11,7 +11,13 @@
 #include <jansson.h>
 
 #include "core/buf.h"
+#include "serve/error.h"
 #include "text/template.h"
+
+/* How a surface spells a member of the chat form. */
+typedef struct qn_form_name {
+    const char *chat, *own;
+} qn_form_name;
 
 /* Share the members of `body` that every surface spells alike (model, stream, the sampling fields,
  * seed, adapter, chat_template_kwargs) with `chat` (no failure). */
@@ -23,6 +29,11 @@ bool qn_form_keeps_reasoning(const qn_chat_template *chat);
 
 /* Share one member under another name; absent or null: nothing happens (no failure). */
 void qn_form_copy(json_t *chat, const char *to, const json_t *body, const char *from);
+
+/* Let an error name the member that the client sent: the first of `names` (ended by a NULL) whose
+ * chat name is e->param, up to an index in brackets, is put into param and the start of the message
+ * (no failure). */
+void qn_form_rename_error(qn_http_error *e, const qn_form_name *names);
 
 /* Append {"role", "content"} to messages and return it, borrowed. Takes `content`; NULL is written
  * as "" (no failure: without memory the message is missing and NULL is returned). */

@@ -77,6 +77,21 @@ static void settle_thinking(form *f)
     }
 }
 
+/* role_mapping: the prefixes of turns for a model without a chat template, as mlx_lm.server has it. */
+static bool read_roles(form *f, qn_http_error *e)
+{
+    static const char name[] = "role_mapping";
+    json_t *roles = NULL, *v;
+    const char *key;
+    if (!qn_field_object(f->body, name, &roles, e)) return false;
+    json_object_foreach(roles, key, v) {
+        if (!json_is_string(v)) return qn_fail_field(e, name, "%s must hold strings", name);
+    }
+    bool is_used = roles && qn_chat_template_kind(template_of(f)) == QN_CHAT_FALLBACK;
+    if (is_used) json_object_set(f->vars, name, roles);
+    return true;
+}
+
 /* The template's variables: the operator's, then reasoning_effort, then chat_template_kwargs. */
 static bool collect_vars(form *f, qn_http_error *e)
 {
@@ -87,6 +102,7 @@ static bool collect_vars(form *f, qn_http_error *e)
     if (!apply_effort(f, e)) return false;
     if (!qn_field_object(f->body, "chat_template_kwargs", &given, e)) return false;
     if (given) json_object_update(f->vars, given);
+    if (!read_roles(f, e)) return false;
     settle_thinking(f);
     return true;
 }

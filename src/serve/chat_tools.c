@@ -162,6 +162,52 @@ static void hide_all(qn_chat_tools *t)
     t->given = NULL;
 }
 
+static const char *chosen_name(const json_t *choice)
+{
+    const json_t *function = json_object_get(choice, "function");
+    return json_string_value(json_object_get(json_is_object(function) ? function : choice, "name"));
+}
+
+/* Tools that a server runs itself are not here, and may be named all the same. */
+static bool is_function(const json_t *choice)
+{
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    return !type || !strcmp(type, "function") || !strcmp(type, "custom");
+}
+
+static bool is_listed(const json_t *choices, const char *name)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(choices, i, one) {
+        const char *chosen = is_function(one) ? chosen_name(one) : NULL;
+        if (chosen && !strcmp(chosen, name)) return true;
+    }
+    return false;
+}
+
+/* {"mode", "tools"}: the request goes on as if it had only those of its tools. */
+static bool read_allowed(qn_chat_tools *t, const json_t *v, const char *param, qn_http_error *e)
+{
+    const json_t *choices = json_object_get(v, "tools");
+    const char *mode = json_string_value(json_object_get(v, "mode"));
+    t->is_forced = mode && !strcmp(mode, "required");
+    if (!json_is_array(choices) || !mode || (!t->is_forced && strcmp(mode, "auto"))) {
+        return qn_fail_field(e, param, "%s: allowed_tools needs a mode, auto or required, and an "
+                                       "array of tools", param);
+    }
+    size_t i;
+    json_t *one;
+    json_array_foreach(choices, i, one) {
+        if (is_function(one) && !check_named(t, chosen_name(one), param, e)) return false;
+    }
+    for (i = json_array_size(t->given); i-- > 0;) {
+        if (!is_listed(choices, name_of(json_array_get(t->given, i)))) json_array_remove(t->given, i);
+    }
+    if (!json_array_size(t->given)) hide_all(t);
+    return true;
+}
+
 /* `v` is tool_choice, or the older function_call. */
 static bool read_choice(qn_chat_tools *t, const json_t *v, const char *param, qn_http_error *e)
 {
@@ -177,10 +223,10 @@ static bool read_choice(qn_chat_tools *t, const json_t *v, const char *param, qn
     if (!json_is_object(v)) {
         return qn_fail_field(e, param, "%s must be of type string or object", param);
     }
-    const json_t *function = json_object_get(v, "function");
-    const json_t *name = json_object_get(json_is_object(function) ? function : v, "name");
+    const json_t *allowed = json_object_get(v, "allowed_tools");
+    if (json_is_object(allowed)) return read_allowed(t, allowed, param, e);
     t->is_forced = true;
-    return check_named(t, json_string_value(name), param, e);
+    return check_named(t, chosen_name(v), param, e);
 }
 
 bool qn_chat_tools_read(qn_chat_tools *t, const json_t *body, qn_http_error *e)

@@ -29,7 +29,7 @@ static bool fail_at(const place *at, const char *field, const char *what)
 static bool is_media(const char *type)
 {
     static const char *const kinds[] = {"image", "image_url", "input_image", "audio", "input_audio",
-                                        "audio_url", "video",     "video_url",   "file"};
+                                        "audio_url", "video",     "video_url",   "file",  "input_file"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (!strcmp(type, kinds[i])) return true;
     }
@@ -85,8 +85,7 @@ static void open_arguments(json_t *function)
     const json_t *v = json_object_get(function, "arguments");
     if (!json_is_string(v)) return;
     json_t *tree = json_string_length(v)
-                       ? json_loadb(json_string_value(v), json_string_length(v), JSON_DECODE_ANY,
-                                    NULL)
+                       ? qn_json_value(json_string_value(v), json_string_length(v))
                        : json_object();
     if (json_is_object(tree)) json_object_set(function, "arguments", tree);
     json_decref(tree);

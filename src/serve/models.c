@@ -78,10 +78,14 @@ static json_t *model_row(const qn_server *s)
     json_object_set_new(j, "max_model_len", json_integer(n_ctx));
     json_object_set_new(j, "reasoning", json_boolean(can_reason(s)));
     json_object_set_new(j, "tools", json_boolean(shows_tools(s)));
-    static const char *const absent[] = {"vision", "audio", "structured_output", "adapters"};
+    static const char *const absent[] = {"vision", "audio",    "structured_output",
+                                         "adapters", "training", "dsa", "mtp"};
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
         json_object_set_new(j, absent[i], json_false());
     }
+    qn_engine_stats stats;
+    qn_engine_stats_get(s->opts.engine, &stats);
+    json_object_set_new(j, "batch_mode", json_string(stats.max_rows > 1 ? "batch" : "serial"));
     json_object_set_new(j, "embeddings", json_boolean(qn_embeds(s)));
     json_object_set_new(j, "capabilities", capabilities(s));
     json_object_set_new(j, "gen_defaults", gen_defaults(s));

@@ -18,6 +18,12 @@
 
 static const char id_prefix[] = "resp_";
 
+static const qn_form_name own_names[] = {
+    {"max_completion_tokens", "max_output_tokens"}, {"messages", "input"},
+    {"response_format", "text.format"},             {"reasoning_effort", "reasoning.effort"},
+    {NULL, NULL},
+};
+
 /* ---- request ---- */
 
 /* Put the items of a stored response, reasoning left out, behind those that it answered. */
@@ -88,6 +94,7 @@ static bool prepare(qn_exchange *x, qn_http_error *e)
     if (!qn_field_bool(x->gen.body, "store", &keep, e) || !chat_form(x, &chat, e)) return false;
     if (!keep || !x->server->responses) json_object_del(x->gen.own, "input");
     bool ok = qn_chat_prepare(x, chat, e);
+    if (!ok) qn_form_rename_error(e, own_names);
     json_decref(chat);
     return ok;
 }
@@ -96,7 +103,9 @@ json_t *qn_responses_count_tokens(qn_exchange *x, qn_http_error *e)
 {
     json_t *chat;
     if (!chat_form(x, &chat, e)) return NULL;
-    return qn_chat_count(x->server, chat, "response.input_tokens", e);
+    json_t *j = qn_chat_count(x->server, chat, "response.input_tokens", e);
+    if (!j) qn_form_rename_error(e, own_names);
+    return j;
 }
 
 /* ---- items ---- */

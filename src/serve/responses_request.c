@@ -291,7 +291,7 @@ static bool add_tool_choice(const json_t *body, json_t *chat, qn_http_error *e)
     } else if (named && json_is_string(name)) {
         json_object_set_new(chat, "tool_choice", qn_form_named_tool(name));
     } else if (!strcmp(type, "allowed_tools")) {
-        qn_form_copy(chat, "tool_choice", choice, "mode");
+        json_object_set_new(chat, "tool_choice", json_pack("{s:s, s:O}", "type", type, type, choice));
     } else if (!json_is_object(choice) || named) {
         return qn_fail_field(e, "tool_choice", "tool_choice must be auto, none, required, or "
                                                "{\"type\": \"function\", \"name\": NAME}");

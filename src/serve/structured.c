@@ -77,8 +77,10 @@ static bool ask_response_format(qn_buf *words, const json_t *v, qn_http_error *e
 {
     static const char field[] = "response_format";
     if (!json_is_object(v)) return wrong(e, field, "object");
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (!type || !strcmp(type, "text")) return true;
+    const json_t *type_value = qn_json_get(v, "type");
+    const char *type = json_string_value(type_value);
+    if (!type_value || (type && !strcmp(type, "text"))) return true;
+    if (!type) return wrong(e, "response_format.type", "string");
     if (!strcmp(type, "json_object")) {
         return ask_json_object(words, json_object_get(v, "schema"), field, e);
     }

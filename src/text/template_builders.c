@@ -13,14 +13,15 @@
 qn_code qn_build_fallback(const json_t *vars, qn_buf *out, qn_err *err)
 {
     static const char source[] =
-        "{%- set prefix = {'system': \"ASSISTANT's RULE: \", 'user': 'USER: ', 'assistant': "
-        "'ASSISTANT: ', "
+        "{%- set given = role_mapping if role_mapping is defined else none -%}"
+        "{%- set prefix = given or {'system': \"ASSISTANT's RULE: \", 'user': 'USER: ', "
+        "'assistant': 'ASSISTANT: ', "
         "'system_prompt': 'A chat between a curious user and an artificial intelligence assistant. "
         "The "
         "assistant follows the given rules no matter what.', 'stop': '\\n'} -%}"
         "{%- set text -%}{%- for m in messages -%}"
-        "{{ prefix.get(m['role'], '') }}{{ m.get('content', '') }}{{ '\\n' }}"
-        "{%- endfor -%}{{ prefix['assistant'] }}{%- endset -%}{{ text.rstrip() }}";
+        "{{ prefix.get(m['role'], '') }}{{ m.get('content', '') }}{{ prefix.get('stop', '') }}"
+        "{%- endfor -%}{{ prefix.get('assistant', '') }}{%- endset -%}{{ text.rstrip() }}";
     qn_template *t;
     qn_code rc = qn_template_compile(&t, source, sizeof source - 1,
                                      "the form for models without a chat template", err);

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import QUERN_BIN, QUERN_MODEL
+from conftest import QUERN_BIN, QUERN_MODEL, Server
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
 LONG = [{"role": "user", "content": "Write a long story about a fox."}]
@@ -222,9 +223,33 @@ def test_models(client, http, server):
     assert [r.id for r in rows] == [server.model]
     row = http.get("/v1/models").json()["data"][0]
     assert row["context_window"] == row["max_model_len"] == row["meta"]["n_ctx"] > 0
+    assert row["batch_mode"] == "batch" and row["training"] is row["dsa"] is row["mtp"] is False
     assert row["meta"]["n_vocab"] > 0 and row["capabilities"]["chat_completions"] is True
     assert client.models.retrieve(server.model).id == server.model
     assert http.get("/v1/models/none").json() == {"object": "list", "data": []}
+
+
+def test_role_mapping(tiny, tmp_path):
+    """A model without a chat template has mlx-lm's prefixes, or the request's."""
+    convert = pytest.importorskip("mlx_lm.server").convert_chat
+    folder = tmp_path / "plain"
+    shutil.copytree(tiny, folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    plain = Server(command=[QUERN_BIN, "serve", str(folder), "--port", "0"])
+    try:
+        for roles in (None, {}, {"user": "<u>", "assistant": "<a>", "stop": "<s>"}, {"user": "U:"}):
+            body = {"messages": messages, "role_mapping": roles, "max_tokens": 1}
+            assert httpx.post(plain.url + "/apply-template", json=body).json()["prompt"] == convert(messages, roles)
+            assert httpx.post(plain.url + "/v1/chat/completions", json=body).status_code == 200
+        for bad in (5, {"user": 1}):
+            reply = httpx.post(plain.url + "/v1/chat/completions", json={"messages": messages, "role_mapping": bad})
+            assert reply.status_code == 400 and reply.json()["error"]["param"] == "role_mapping"
+    finally:
+        plain.stop()
 
 
 def test_small_pages(http, server):

@@ -377,6 +377,42 @@ def test_forced_choice_warns(http, choice):
     assert "warning" not in whole(http, ask("x", tools=TOOLS)).headers
 
 
+def test_allowed_tools(http):
+    """The template shows the tools that the choice names, and no others."""
+    named = [{"type": "function", "function": {"name": "g"}}]
+    chat = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}}
+    text = prompt(http, **ask("x", tools=TOOLS, tool_choice=chat))
+    assert '"name": "g"' in text and '"name": "f"' not in text
+    flat = [{"type": "function", "name": n, "parameters": {}} for n in ("f", "g")]
+    body = {"input": "x", "tools": flat, "tool_choice": {"type": "allowed_tools", "mode": "required",
+                                                         "tools": [{"type": "function", "name": "g"}]}}
+    count = [http.post("/v1/responses/input_tokens", json=b).json()["input_tokens"]
+             for b in (body, {"input": "x", "tools": flat[1:]}, {"input": "x", "tools": flat})]
+    assert count[0] == count[1] < count[2]
+    reply = http.post("/v1/responses", json=body)
+    assert reply.headers["warning"] == "tool_choice not enforced: no grammar engine - treated as auto"
+
+
+@pytest.mark.parametrize("path,body,param,words", [
+    ("/v1/responses", {"input": "x", "max_output_tokens": -1}, "max_output_tokens", "max_output_tokens must be at least 0"),
+    ("/v1/responses", {"input": "x", "reasoning": {"effort": "much"}}, "reasoning.effort", "reasoning.effort must be one of"),
+    ("/v1/responses", {"input": "x", "text": {"format": {"type": "xml"}}}, "text.format", "text.format.type must be"),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]}, "input",
+     "takes text only, not input_file"),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "odd"}]}]}, "input", "input has a part without text"),
+    ("/v1/responses/input_tokens", {"input": "x", "reasoning": {"effort": "much"}}, "reasoning.effort", "reasoning.effort"),
+    ("/v1/messages", {"output_config": {"effort": "much"}}, None, "output_config.effort must be one of"),
+    ("/v1/messages", {"stop_sequences": ["x" * 300]}, None, "stop_sequences: a string has 300 bytes"),
+    ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": 0}}, None, "thinking.budget_tokens must be at least 1"),
+    ("/v1/messages/count_tokens", {"output_config": {"effort": "much"}}, None, "output_config.effort must be one of")])
+def test_errors_name_the_clients_fields(http, path, body, param, words):
+    if path.startswith("/v1/messages"):
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, **body}
+    reply = http.post(path, json=body)
+    assert reply.status_code == 400 and words in reply.json()["error"]["message"], reply.text
+    assert reply.json()["error"].get("param") == param
+
+
 def prompt(http, **body):
     reply = http.post("/apply-template", json=body)
     assert reply.status_code == 200, reply.text

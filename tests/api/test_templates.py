@@ -348,6 +348,9 @@ def test_fallback(ours, tmp_path):
         messages = CONVERSATIONS[name]
         out, error = ours({"dir": path, "vars": {"messages": messages}})
         assert out == server.convert_chat(messages), f"{name}: {error}"
+        for roles in ({}, {"user": "<u>", "assistant": "<a>", "stop": "</s>\n"}, {"system": "S: "}, {"other": "x"}):
+            out, error = ours({"dir": path, "vars": {"messages": messages, "role_mapping": roles}})
+            assert out == server.convert_chat(messages, roles), f"{name} {roles}: {error}"
 
 
 def as_text(messages):

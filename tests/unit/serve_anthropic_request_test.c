@@ -224,7 +224,7 @@ static void test_refusals(void **state)
         {"{'tool_choice':'auto','messages':[{'role':'user','content':'x'}]}", "tool_choice", "type"},
         {"{'thinking':{'type':'on'},'messages':[{'role':'user','content':'x'}]}", "thinking", "adaptive"},
         {"{'thinking':{'type':'enabled','budget_tokens':0},'messages':[{'role':'user','content':'x'}]}",
-         "budget_tokens", "at least 1"},
+         "thinking.budget_tokens", "at least 1"},
         {"{'stop_sequences':'x','messages':[{'role':'user','content':'x'}]}", "stop_sequences", "array"},
         {"{'stop_sequences':[1],'messages':[{'role':'user','content':'x'}]}", "stop_sequences", "strings"},
         {"{'output_config':{'format':{'type':'json'}},'messages':[{'role':'user','content':'x'}]}",

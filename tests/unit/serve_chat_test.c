@@ -21,6 +21,9 @@ static json_t *parse(const char *text)
 
 #define F(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"}}"
 
+#define ALLOWED(mode, tools) \
+    "{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"" mode "\",\"tools\":[" tools "]}}"
+
 static void test_tools(void **state)
 {
     (void)state;
@@ -35,6 +38,11 @@ static void test_tools(void **state)
         {"{\"tools\":[" F("f") "],\"tool_choice\":\"required\"}", 1, true, false},
         {"{\"tool_choice\":\"required\"}", 0, false, false},
         {"{\"tools\":[" F("f") "],\"tool_choice\":" F("f") "}", 1, true, false},
+        {"{\"tools\":[" F("f") "," F("g") "," F("h") "],\"tool_choice\":" ALLOWED("auto", F("h") "," F("f")) "}",
+         2, false, false},
+        {"{\"tools\":[" F("f") "," F("g") "],\"tool_choice\":" ALLOWED("required", "{\"type\":\"function\",\"name\":"
+         "\"g\"},{\"type\":\"web_search\"}") "}", 1, true, false},
+        {"{\"tools\":[" F("f") "],\"tool_choice\":" ALLOWED("required", "") "}", 0, false, false},
         {"{\"tools\":[" F("f") "],\"parallel_tool_calls\":false}", 1, false, true},
         {"{\"functions\":[{\"name\":\"f\"}],\"function_call\":\"auto\"}", 1, false, false},
         {"{\"functions\":[{\"name\":\"f\"}],\"function_call\":{\"name\":\"f\"}}", 1, true, false},
@@ -72,6 +80,8 @@ static void test_tools_refused(void **state)
         {"{\"tools\":[" F("f") "],\"tool_choice\":7}", "tool_choice", "string or object"},
         {"{\"tools\":[" F("f") "],\"tool_choice\":" F("g") "}", "tool_choice", "the tool g, which is not"},
         {"{\"tools\":[" F("f") "],\"tool_choice\":{}}", "tool_choice", "(none)"},
+        {"{\"tools\":[" F("f") "],\"tool_choice\":" ALLOWED("auto", F("g")) "}", "tool_choice", "the tool g, which"},
+        {"{\"tools\":[" F("f") "],\"tool_choice\":" ALLOWED("none", F("f")) "}", "tool_choice", "auto or required"},
         {"{\"parallel_tool_calls\":\"no\"}", "parallel_tool_calls", "must be of type bool"},
         {"{\"functions\":{}}", "functions", "must be of type array"},
     };
@@ -160,6 +170,7 @@ static void test_structured_refused(void **state)
     (void)state;
     static const struct { const char *body, *param, *code; } bad[] = {
         {"{\"response_format\":\"text\"}", "response_format", NULL},
+        {"{\"response_format\":{\"type\":5}}", "response_format.type", NULL},
         {"{\"response_format\":{\"type\":\"xml\"}}", "response_format", NULL},
         {"{\"response_format\":{\"type\":\"json_schema\"}}", "response_format", NULL},
         {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":7}}}", "response_format",
