@@ -274,7 +274,9 @@ static qn_code read_value(qn_args *a, const qn_opt *o, const char *label, const 
         return qn_err_set(err, QN_INVALID, "%s: \"%s\" is not one of %s", label, text, o->choices);
     case QN_OPT_LIST:
     case QN_OPT_WORDS:
-        return split_list(a, text, v, err);
+        rc = split_list(a, text, v, err);
+        if (rc || v->n || !o->adds) return rc;
+        return qn_err_set(err, QN_INVALID, "%s expects a value, not \"%s\"", label, text);
     case QN_OPT_INTS:
         rc = split_list(a, text, v, err);
         return rc ? rc : read_ints(a, o, label, v, err);
@@ -302,13 +304,31 @@ static value *slot_of(qn_args *a, size_t at, origin *from)
     return &a->values[target];
 }
 
-static void keep_value(qn_args *a, size_t at, value v)
+/* The earlier words before v's. */
+static qn_code add_words(qn_args *a, const value *earlier, value *v, qn_err *err)
+{
+    size_t n = earlier->n + v->n;
+    const char **words = qn_arena_take(&a->arena, n + 1, sizeof *words);
+    if (!words) return qn_err_set(err, QN_NOMEM, "options: out of memory");
+    memcpy(words, earlier->words, earlier->n * sizeof *words);
+    memcpy(words + earlier->n, v->words, v->n * sizeof *words);
+    v->words = words;
+    v->n = n;
+    return QN_OK;
+}
+
+static qn_code keep_value(qn_args *a, size_t at, value v, qn_err *err)
 {
     origin from;
     value *slot = slot_of(a, at, &from);
-    if (slot->from > from) return;
+    if (slot->from > from) return QN_OK;
+    if (a->opts[at]->adds && slot->from == from) {
+        qn_code rc = add_words(a, slot, &v, err);
+        if (rc) return rc;
+    }
     v.from = from;
     *slot = v;
+    return QN_OK;
 }
 
 /* ---- tokens ---- */
@@ -374,8 +394,7 @@ static qn_code take_flag(qn_args *a, size_t at, const char *attached, tokens *t,
     }
     if (rc) return rc;
     if (o->ignored) fprintf(stderr, "quern: warning: --%s has no effect: %s\n", o->name, o->ignored);
-    keep_value(a, at, v);
-    return QN_OK;
+    return keep_value(a, at, v, err);
 }
 
 static qn_code take_long(qn_args *a, const char *token, tokens *t, qn_err *err)

@@ -54,6 +54,7 @@ typedef struct qn_opt {
     const char *ignored;    /* accepted without effect: the reason, given as a warning */
     const char *refused;    /* known, not supported: the reason, given as an error */
     qn_size_rule size_rule;
+    bool adds;              /* LIST: given again it adds to the list; each time at least one entry */
     bool hidden;            /* not shown in help and completion */
     const char *help;       /* one line */
 } qn_opt;

@@ -35,7 +35,8 @@ static qn_code read_keys(keys *k, const qn_args *args, qn_err *err)
 {
     size_t n, size;
     const char *const *given = qn_arg_words(args, "api-key", &n);
-    for (size_t i = 0; i < n && k->n < MAX_KEYS; i++) k->list[k->n++] = given[i];
+    if (n > MAX_KEYS) return qn_err_set(err, QN_LIMIT, "--api-key: more than %d keys", MAX_KEYS);
+    for (size_t i = 0; i < n; i++) k->list[k->n++] = given[i];
     const char *path = qn_arg_str(args, "api-key-file");
     if (!path) return QN_OK;
     qn_code rc = qn_file_read(path, KEY_FILE_MAX, &k->file, &size, err);
@@ -273,8 +274,10 @@ static const qn_opt http_opts[] = {
      .help = "listen on a socket in the file system instead"},
     {.name = "api-key",
      .kind = QN_OPT_LIST,
+     .adds = true,
+     .env = "API_KEY",
      .arg = "KEY",
-     .help = "clients must show one of these keys"},
+     .help = "clients must show one of these keys; may be repeated"},
     {.name = "api-key-file",
      .kind = QN_OPT_STR,
      .arg = "FILE",

@@ -124,6 +124,31 @@ static void choose_request_id(qn_exchange *x)
     else qn_uuid4(x->request_id);
 }
 
+static enum MHD_Result count_header(void *user, enum MHD_ValueKind kind, const char *name,
+                                    const char *value)
+{
+    (void)kind, (void)value;
+    unsigned *counts = user;
+    counts[0] += !strcasecmp(name, "Content-Length");
+    counts[1] += !strcasecmp(name, "Host");
+    return MHD_YES;
+}
+
+/* A proxy before us may have believed the other one of two lengths or names. */
+static bool check_doubles(qn_exchange *x)
+{
+    unsigned counts[2] = {0};
+    MHD_get_connection_values(x->conn, MHD_HEADER_KIND, count_header, counts);
+    for (int i = 0; i < 2; i++) {
+        if (counts[i] > 1) {
+            return qn_fail_with(&x->error, 400, "invalid_request_error", NULL, NULL,
+                                "the request has %u %s headers; right would be one", counts[i],
+                                i ? "Host" : "Content-Length");
+        }
+    }
+    return true;
+}
+
 /* Is the request too big to be read, by its own account? */
 static bool check_sizes(qn_exchange *x)
 {
@@ -192,7 +217,7 @@ static enum MHD_Result begin(qn_server *s, struct MHD_Connection *conn, const ch
     MHD_set_connection_option(conn, MHD_CONNECTION_OPTION_TIMEOUT, 0u); /* the pump watches it */
 
     pthread_mutex_lock(&x->lock); /* the pump sees everything on the list */
-    bool fits = check_sizes(x);
+    bool fits = check_sizes(x) && check_doubles(x);
     if (!fits) qn_exchange_reply_error(x);
     else if (strcmp(method, "OPTIONS")) check_route(x, method);
     else x->status = 204;

@@ -338,7 +338,14 @@ static bool add_logprobs(const json_t *body, json_t *chat, qn_http_error *e)
 static bool check_refused(const json_t *body, qn_http_error *e)
 {
     bool background = false;
-    if (!qn_field_bool(body, "background", &background, e)) return false;
+    const char *user = NULL;
+    json_t *metadata = NULL;
+    /* The last two change nothing, but they are shown in the reply. */
+    if (!qn_field_bool(body, "background", &background, e) ||
+        !qn_field_string(body, "user", &user, e) ||
+        !qn_field_object(body, "metadata", &metadata, e)) {
+        return false;
+    }
     if (background) {
         return qn_fail_field(e, "background", "not supported yet: background responses");
     }

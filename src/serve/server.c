@@ -18,6 +18,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "serve/exchange.h"
+#include "serve/probe.h"
 
 enum {
     BODY_LIMIT_BYTES = 128 << 20,
@@ -135,7 +136,13 @@ static void remove_unix(const qn_server *s)
 qn_code qn_server_check_address(const qn_server_opts *opts, qn_err *err)
 {
     struct sockaddr_un at;
+    char model[128];
     if (opts->unix_path) return find_unix(opts->unix_path, &at, err);
+    if (opts->port && qn_probe_model(opts->port, model, sizeof model)) {
+        return qn_err_set(err, QN_IO,
+                          "port %u is in use: it serves %s already; choose another with --port (0: any "
+                          "free one)", opts->port, model);
+    }
     qn_server probe = {.opts = *opts};
     if (!probe.opts.host) probe.opts.host = default_host;
     qn_code rc = listen_tcp(&probe, err);

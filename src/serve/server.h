@@ -5,7 +5,8 @@
  * thread that does the latter, and writes streams), request.c and messages.c (fields),
  * chat_prompt.c (a chat request to its prompt), pieces.c, markers.c and parts.c (tokens to the parts
  * of a reply), tool_*.c (how families write tool calls), openai_*.c (one per protocol surface),
- * models.c (models, health), stats.c and metrics.c (figures), texts.c (tokenizer and template).
+ * models.c (models, health), stats.c and metrics.c (figures), texts.c (tokenizer and template),
+ * probe.c (does a server answer on the port already?).
  *
  * The server borrows the engine and the model, which outlive it. It starts three threads of its
  * own: one for connections, one that prepares requests, one that turns events into replies. No
@@ -62,7 +63,8 @@ typedef struct qn_server_opts {
 qn_code qn_server_start(qn_server **out, const qn_server_opts *opts, qn_err *err);
 
 /* Try the address and let it go again, so that a port in use is known before a model is loaded.
- * Errors: as qn_server_start for the address. */
+ * A server that answers on the same port of localhost counts, whatever its address: QN_IO names its
+ * model. Errors: as qn_server_start for the address. */
 qn_code qn_server_check_address(const qn_server_opts *opts, qn_err *err);
 
 /* The port in use; 0 on a unix socket (no failure). */

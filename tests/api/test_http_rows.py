@@ -67,6 +67,13 @@ def test_expect_continue(scripted):
     assert big.startswith(b"HTTP/1.1 413") and b"100 Continue" not in big
 
 
+@pytest.mark.parametrize("double", ["Content-Length: 2\r\nContent-Length: 3", "Content-Length: 2\r\nHost: evil.example"])
+def test_two_headers_where_one_counts(scripted, double):
+    """Which of the two a proxy believed is not known: refused, and the connection ends."""
+    got = raw(scripted, f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{double}\r\n\r\n{{}}".encode())
+    assert got.startswith(b"HTTP/1.1 400") and b"headers; right would be one" in got
+
+
 def test_paths(http):
     for path in ("/v1/models?x=1", "/v1/models/", "/v1/mod%65ls", "/health/"):
         assert http.get(path).status_code == 200

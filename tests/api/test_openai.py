@@ -482,7 +482,7 @@ def test_port_in_use(server):
                           timeout=60, check=False)
     assert done.returncode == 1 and done.stdout == b""
     text = done.stderr.decode()
-    assert f"port {server.port}" in text and "in use" in text and text.count("\n") == 1
+    assert f"port {server.port} is in use: it serves {server.model} already" in text and text.count("\n") == 1
 
 
 def test_api_key(start):
@@ -495,6 +495,21 @@ def test_api_key(start):
     assert httpx.options(url).status_code == 204
     assert httpx.get(server.url + "/health").status_code == 200
     assert "one" not in server.log and "two" not in server.log
+
+
+def test_api_keys_add_up(start):
+    url = start("--api-key", "one", "--api-key", "two", env={"QUERN_API_KEY": "three"}).url + "/v1/models"
+    assert [httpx.get(url, headers={"x-api-key": k}).status_code for k in ("one", "two", "three")] == [200, 200, 401]
+    url = start(env={"QUERN_API_KEY": "three,four"}).url + "/v1/models"
+    assert [httpx.get(url, headers={"x-api-key": k}).status_code for k in ("one", "three", "four")] == [401, 200, 200]
+
+
+@pytest.mark.parametrize("given", ["", ","])
+def test_no_key_is_no_key(given):
+    """An unset variable in a script must not open the server to everybody."""
+    done = subprocess.run([QUERN_BIN, "serve", QUERN_MODEL, "--port", "0", "--api-key", given], capture_output=True,
+                          timeout=60, check=False)
+    assert done.returncode == 2 and b"--api-key expects a value" in done.stderr
 
 
 def test_signal_lets_requests_finish(start):

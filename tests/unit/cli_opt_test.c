@@ -26,6 +26,7 @@ static const qn_opt all_opts[] = {
     {.name = "budget", .kind = QN_OPT_SIZE, .size_rule = QN_SIZE_GB},
     {.name = "mode", .kind = QN_OPT_ENUM, .choices = "affine|mxfp4", .dflt = "affine"},
     {.name = "bits", .kind = QN_OPT_LIST},
+    {.name = "key", .kind = QN_OPT_LIST, .adds = true, .env = "TEST_KEY"},
     {.name = "pp", .kind = QN_OPT_INTS, .min = 1, .max = 100000, .dflt = "512"},
     {.name = "stop", .kind = QN_OPT_WORDS},
     {.name = "scheme", .kind = QN_OPT_STR, .check = check_scheme},
@@ -229,6 +230,17 @@ static void lists(void **state)
     assert_int_equal(n, 1);
     qn_args_free(a);
     FAILS(QN_INVALID, "--stop expects a value", "--stop", "--open");
+    PARSE(a, "--bits", "4", "--bits", "8", "--key", "a", "--key", "b,c");
+    assert_string_equal(qn_arg_words(a, "bits", &n)[0], "8");
+    assert_int_equal(n, 1);
+    const char *const *keys = qn_arg_words(a, "key", &n);
+    assert_int_equal(n, 3);
+    assert_string_equal(keys[0], "a");
+    assert_string_equal(keys[2], "c");
+    assert_null(keys[3]);
+    qn_args_free(a);
+    FAILS(QN_INVALID, "--key expects a value, not \"\"", "--key", "");
+    FAILS(QN_INVALID, "--key expects a value, not \",\"", "--key", "a", "--key", ",");
 }
 
 static void help_wins(void **state)

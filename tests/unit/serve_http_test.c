@@ -753,10 +753,30 @@ static void test_port_in_use(void **state)
     qn_err err = {0};
     assert_int_equal(qn_server_check_address(&o, &err), QN_IO);
     assert_non_null(strstr(err.text, "in use"));
+    assert_non_null(strstr(err.text, "it serves org/fake already"));
+    qn_err_clear(&err);
+    o.host = "::1"; /* another address, but localhost would find the other server there */
+    assert_int_equal(qn_server_check_address(&o, &err), QN_IO);
+    assert_non_null(strstr(err.text, "it serves org/fake already"));
+    o.host = NULL;
     qn_err_clear(&err);
     assert_int_equal(qn_server_start(&second, &o, &err), QN_IO);
     assert_null(second);
     qn_err_clear(&err);
+
+    /* Something else that listens, and never answers. */
+    int mute = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    assert_int_equal(bind(mute, (struct sockaddr *)&at, n), 0);
+    assert_int_equal(listen(mute, 1), 0);
+    getsockname(mute, (struct sockaddr *)&at, &n);
+    o.port = ntohs(at.sin_port);
+    assert_int_equal(qn_server_check_address(&o, &err), QN_IO);
+    assert_non_null(strstr(err.text, "in use; choose another"));
+    qn_err_clear(&err);
+    close(mute);
+    o.port = 0;
     o.host = "no.such.host.invalid";
     assert_int_equal(qn_server_check_address(&o, &err), QN_IO);
     assert_non_null(strstr(err.text, "no.such.host.invalid"));

@@ -199,6 +199,8 @@ static void test_refusals(void **state)
         {"{'input':'x','instructions':7}", "instructions", "string"},
         {"{'input':'x','background':true}", "background", "not supported yet"},
         {"{'input':'x','conversation':'c'}", "conversation", "not supported yet"},
+        {"{'input':'x','user':5}", "user", "must be of type string"},
+        {"{'input':'x','metadata':5}", "metadata", "must be of type object"},
         {"{'input':'x','prompt':{'id':'p'}}", "prompt", "not supported yet"},
         {"{'input':'x','tools':{}}", "tools", "array"},
         {"{'input':'x','tools':[{'type':'function'}]}", "tools", "tools[0].name"},
