@@ -169,6 +169,7 @@ struct qn_server {
     struct MHD_Daemon *daemon;
     qn_boundary boundary;        /* the preparing thread alone */
     char fingerprint[64];        /* system_fingerprint */
+    const char *lane;            /* how requests run, as usage and the log name it */
     qn_metrics metrics;
     qn_response_store *responses; /* NULL: responses are not stored */
     uint32_t special[QN_MAX_EOS + QN_MAX_NEWLINE]; /* ids that xtc never removes */

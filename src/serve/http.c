@@ -389,9 +389,10 @@ static void log_line(const qn_exchange *x, bool completed)
     double rate = decode_s > 0 && g->pieces.n_tokens > 1 ? (g->pieces.n_tokens - 1) / decode_s : 0;
     qn_log(QN_INFO,
            "%s %s status=%d prompt=%zu cached=%u completion=%u queue_ms=%.0f ttft_ms=%.0f "
-           "tok_s=%.1f finish=%s lane=batched bytes=%" PRIu64,
+           "tok_s=%.1f finish=%s lane=%s bytes=%" PRIu64,
            x->request_id, route, status, g->prompt.len, g->stats.cached_tokens, g->pieces.n_tokens,
-           g->stats.queue_ms, g->ttft_ms, rate, g->finish ? g->finish : "-", x->sent_bytes);
+           g->stats.queue_ms, g->ttft_ms, rate, g->finish ? g->finish : "-", x->server->lane,
+           x->sent_bytes);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *conn, void **slot,

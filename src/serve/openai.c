@@ -27,11 +27,11 @@ json_t *qn_openai_usage(const qn_exchange *x)
 {
     const qn_pieces *p = &x->gen.pieces;
     json_int_t prompt = (json_int_t)x->gen.prompt.len, completion = p->n_tokens;
-    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt,
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}, s:s}", "prompt_tokens", prompt,
                      "completion_tokens", completion, "total_tokens", prompt + completion,
                      "prompt_tokens_details", "cached_tokens",
                      (json_int_t)x->gen.stats.cached_tokens, "completion_tokens_details",
-                     "reasoning_tokens", (json_int_t)p->n_reasoning);
+                     "reasoning_tokens", (json_int_t)p->n_reasoning, "lane", x->server->lane);
 }
 
 /* ---- logprobs ---- */

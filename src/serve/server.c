@@ -181,6 +181,9 @@ static void fill_defaults(qn_server *s)
     s->needs_host_check = !o->unix_path && !has_keys && qn_guard_is_loopback(o->host);
     s->started = (int64_t)time(NULL);
     fill_special(s);
+    qn_engine_stats stats;
+    qn_engine_stats_get(o->engine, &stats);
+    s->lane = stats.max_rows > 1 ? "batched" : "serial";
     snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s-%s", QN_VERSION,
              o->loaded->dev->name);
 }

@@ -22,9 +22,10 @@ HI = {"messages": [{"role": "user", "content": "Hello! How are you today?"}]}
 FOX = {"prompt": "The quick brown fox"}
 SPECIAL = re.compile(r"<\|(endoftext|im_start|im_end)\|>")
 LONG = 600  # more tokens than the model says by itself
-WHOLE = {"key +choices.logprobs", "key +timings", "key +usage.completion_tokens_details"}
+USAGE = {"key +usage.completion_tokens_details", "key +usage.lane"}
+WHOLE = USAGE | {"key +choices.logprobs", "key +timings"}
 STREAM = {"key +choices.logprobs", "key +timings"}
-SCORED = {"key +choices.logprobs.content.bytes", "key +timings", "key +usage.completion_tokens_details"}
+SCORED = USAGE | {"key +choices.logprobs.content.bytes", "key +timings"}
 ERROR, WORDS = {"error shape"}, {"error shape", "error text"}
 
 

@@ -485,6 +485,18 @@ def test_port_in_use(server):
     assert f"port {server.port} is in use: it serves {server.model} already" in text and text.count("\n") == 1
 
 
+def test_lane(http, start):
+    """How the request ran, in usage and in the log."""
+    ask = {"messages": CAPITAL, "max_tokens": 2}
+    assert http.post("/v1/chat/completions", json=ask).json()["usage"]["lane"] == "batched"
+    alone = start("--batch", "1")
+    stream = httpx.post(alone.url + "/v1/completions", json={"prompt": "a", "max_tokens": 1, "stream": True}).text
+    assert '"lane":"serial"' in stream and stream.count('"lane"') == 1
+    assert httpx.get(alone.url + "/v1/models").json()["data"][0]["batch_mode"] == "serial"
+    time.sleep(0.2)
+    assert "lane=serial" in alone.log
+
+
 def test_api_key(start):
     server = start("--api-key", "one,two")
     url = server.url + "/v1/models"
@@ -534,7 +546,7 @@ def test_signal_with_a_short_timeout(start):
 
 def test_silent_streams_get_comments(start):
     server = start("--batch", "1", "--sse-ping-interval", "0.2")
-    blocker = chat(server.client(), LONG, stream=True, max_tokens=300, temperature=1.5)
+    blocker = chat(server.client(), LONG, stream=True, max_tokens=3000, extra_body={"ignore_eos": True})
     next(blocker)
     with httpx.stream("POST", server.url + "/v1/chat/completions", timeout=60,
                       json={"messages": CAPITAL, "stream": True, "max_tokens": 1}) as reply:
