@@ -261,11 +261,15 @@ static uint32_t token_id(const form *f, const char *text)
 /* The first pair of think markers whose tokens the vocabulary has. Returns false if it has none. */
 static bool find_think_marks(const form *f, qn_output *o, qn_think_limit *limit)
 {
-    static const struct { const char *start, *end, *start_token, *end_token; } pairs[] = {
-        {"<think>", "</think>", "<think>", "</think>"},
-        {"<longcat_think>", "</longcat_think>", "<longcat_think>", "</longcat_think>"},
-        {"<|think:start|>", "<|think:end|>", "<|think:start|>", "<|think:end|>"},
-        {"<|channel>thought", "<channel|>", "<|channel>", "<channel|>"},
+    static const struct {
+        const char *start, *end, *start_token, *end_token;
+        bool is_shared; /* the tokens begin and end other things too: thinking cannot be counted */
+    } pairs[] = {
+        {"<think>", "</think>", "<think>", "</think>", false},
+        {"<longcat_think>", "</longcat_think>", "<longcat_think>", "</longcat_think>", false},
+        {"<|think:start|>", "<|think:end|>", "<|think:start|>", "<|think:end|>", false},
+        {"<|channel>thought", "<channel|>", "<|channel>", "<channel|>", false},
+        {"<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>", "<|close|>", true},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         limit->start = token_id(f, pairs[i].start_token);
@@ -273,6 +277,7 @@ static bool find_think_marks(const form *f, qn_output *o, qn_think_limit *limit)
         if (limit->start == QN_NO_TOKEN || limit->end == QN_NO_TOKEN) continue;
         o->think_start = pairs[i].start;
         o->think_end = pairs[i].end;
+        if (pairs[i].is_shared) limit->n_tokens = 0;
         return true;
     }
     return false;
@@ -322,6 +327,7 @@ static void settle(qn_exchange *x, const form *f)
     o->starts_in_reasoning = g->think.is_open = ends_in_reasoning(f, o);
     g->tools = f->tools.given ? json_incref(f->tools.given) : NULL;
     if (f->tools.given || (f->format && f->format->is_harmony)) o->format = f->format;
+    o->silent = f->format ? f->format->silent : NULL;
     o->tools = g->tools;
     o->one_call = f->tools.one_call;
     if (f->tools.is_forced) {

@@ -8,15 +8,21 @@
 
 /* ---- states ---- */
 
-/* Needles of text and reasoning: the think marker, then the starts of blocks. */
-enum { THINK_NEEDLE = 0, FIRST_TOOL_NEEDLE = 1, N_NEEDLES = FIRST_TOOL_NEEDLE + QN_MAX_TOOL_MARKS };
+/* Needles of text and reasoning: the think marker, then the starts of blocks; in text then the silent
+ * marks. */
+enum {
+    THINK_NEEDLE = 0,
+    FIRST_TOOL_NEEDLE = 1,
+    FIRST_SILENT_NEEDLE = FIRST_TOOL_NEEDLE + QN_MAX_TOOL_MARKS,
+    N_NEEDLES = FIRST_SILENT_NEEDLE + QN_MAX_SILENT
+};
 
 /* Needles of a block. */
 enum { END_NEEDLE = 0, QUOTE_NEEDLE = 1 };
 
 static void enter(qn_markers *m, marker_state next)
 {
-    const char *needles[N_NEEDLES] = {"", "", ""};
+    const char *needles[N_NEEDLES] = {"", "", "", "", "", ""};
     m->now = next;
     if (m->o.think_start) {
         needles[THINK_NEEDLE] = next == IN_TEXT ? m->o.think_start : m->o.think_end;
@@ -24,6 +30,10 @@ static void enter(qn_markers *m, marker_state next)
     for (unsigned i = 0; m->o.format && i < QN_MAX_TOOL_MARKS; i++) {
         const char *start = m->o.format->marks[i].start;
         if (start) needles[FIRST_TOOL_NEEDLE + i] = start;
+    }
+    bool is_text = next == IN_TEXT && m->o.silent;
+    for (unsigned i = 0; is_text && i < QN_MAX_SILENT && m->o.silent[i]; i++) {
+        needles[FIRST_SILENT_NEEDLE + i] = m->o.silent[i];
     }
     qn_finder_set(&m->finder, needles, N_NEEDLES);
 }
@@ -143,7 +153,7 @@ static void take(qn_markers *m, const qn_found *found)
     if (m->over || found->needle == QN_NO_NEEDLE) return;
     qn_markers_break(m);
     if (found->needle == THINK_NEEDLE) enter(m, m->now == IN_TEXT ? IN_REASONING : IN_TEXT);
-    else open_block(m, (unsigned)found->needle - FIRST_TOOL_NEEDLE);
+    else if (found->needle < FIRST_SILENT_NEEDLE) open_block(m, (unsigned)found->needle - FIRST_TOOL_NEEDLE);
 }
 
 static bool is_harmony(const qn_markers *m)
@@ -236,6 +246,7 @@ size_t qn_output_tokens(const qn_output *o, const qn_tokenizer *tok, uint32_t *i
         texts[n_texts++] = f->marks[i].start;
         texts[n_texts++] = f->marks[i].end;
     }
+    for (size_t i = 0; o->silent && o->silent[i] && n_texts < 32; i++) texts[n_texts++] = o->silent[i];
     for (size_t i = 0; f && f->tokens && f->tokens[i] && n_texts < 32; i++) {
         texts[n_texts++] = f->tokens[i];
     }

@@ -4,6 +4,7 @@
  *     reasoning          --think end---->  normal
  *     normal, reasoning  --tool start--->  tool
  *     tool               --tool end----->  normal
+ *     normal             --silent mark-->  normal
  *
  * Text is given out as soon as it cannot be part of a marker or a stop string. The parts do not
  * depend on how the text was cut into pieces. Stop strings count in text and reasoning, never in
@@ -22,6 +23,7 @@ typedef struct qn_output {
     const char *think_start, *think_end; /* NULL: the model does not mark its reasoning */
     bool starts_in_reasoning;            /* the prompt opened the block */
     const qn_tool_format *format;        /* of tool calls; NULL: they are not looked for */
+    const char *const *silent;           /* marks in the text that give none, up to NULL; or NULL */
     const json_t *tools;                 /* the request's tools, or NULL */
     bool one_call;                       /* the reply ends behind its first call */
     bool keeps_space;                    /* the reply's first space is part of it: echo */

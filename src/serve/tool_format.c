@@ -12,6 +12,7 @@ static const qn_tool_format *const formats[] = {
     &qn_tool_minimax, &qn_tool_gemma,  &qn_tool_function_gemma, &qn_tool_longcat, &qn_tool_glm,
     &qn_tool_laguna,  &qn_tool_qwen,   &qn_tool_pythonic,       &qn_tool_kimi,    &qn_tool_minicpm,
     &qn_tool_mistral, &qn_tool_muse,   &qn_tool_json,           &qn_tool_harmony,
+    &qn_tool_kimi_k3,
 };
 
 /* What a template says, in the order in which it is asked: the first line whose texts are all there
@@ -60,6 +61,10 @@ const qn_tool_format *qn_tool_format_of(const qn_chat_template *chat, const qn_t
         const struct rule *r = &rules[i];
         if (!qn_chat_template_mentions(chat, r->texts[0])) continue;
         if (!r->texts[1] || qn_chat_template_mentions(chat, r->texts[1])) return r->format;
+    }
+    if (has_token(tok, "<|open|>") && has_token(tok, "<|close|>") && has_token(tok, "<|sep|>") &&
+        has_token(tok, "<|end_of_msg|>")) {
+        return &qn_tool_kimi_k3;
     }
     bool is_lfm = has_token(tok, "<|tool_call_start|>") && has_token(tok, "<|tool_call_end|>");
     return is_lfm ? &qn_tool_pythonic : NULL;

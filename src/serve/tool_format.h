@@ -15,7 +15,7 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-enum { QN_MAX_TOOL_MARKS = 2 };
+enum { QN_MAX_TOOL_MARKS = 2, QN_MAX_SILENT = 3 };
 
 /* The markers of a block. */
 typedef struct qn_tool_marks {
@@ -28,6 +28,8 @@ typedef struct qn_tool_format {
     qn_tool_marks marks[QN_MAX_TOOL_MARKS]; /* alternatives; start NULL: none */
     const char *quote_open, *quote_close;   /* the end marker does not count in between; or NULL */
     const char *const *tokens;              /* further special tokens of its text, up to NULL; or NULL */
+    const char *const *silent;              /* marks around the answer, which are no text of it, up to
+                                             * QN_MAX_SILENT and NULL; with tools or without; or NULL */
     bool short_ids;                         /* ids are nine letters and digits */
     bool is_harmony;                        /* no blocks: messages with channels (harmony.h) */
     /* Parse a block's body [n], NUL terminated, and append {"name", "arguments": object, "id"?} for

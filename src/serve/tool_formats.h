@@ -20,6 +20,9 @@ extern const qn_tool_format qn_tool_glm, qn_tool_laguna, qn_tool_longcat;
 /* tool_braces.c: literals in braces and brackets. */
 extern const qn_tool_format qn_tool_gemma, qn_tool_function_gemma, qn_tool_pythonic;
 
+/* tool_xtml.c: tags made of special tokens. */
+extern const qn_tool_format qn_tool_kimi_k3;
+
 /* harmony.c: gpt-oss. */
 extern const qn_tool_format qn_tool_harmony;
 

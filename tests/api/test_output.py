@@ -159,6 +159,10 @@ FAMILIES = {
                  ", g()]<|tool_call_end|>", "", " end"),
     "minicpm5": ((), '<function name="f"><param name="s"><![CDATA[a < b]]></param><param name="n">5</param></function>',
                  '<function name="g"></function>', "\n", " end"),
+    "kimi_k3": (specials("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+                '<|open|>tools<|sep|>\n<|open|>call tool="f" index="1"<|sep|><|open|>argument key="s" type="string"<|sep|>a < b'
+                '<|close|>argument<|sep|><|open|>argument key="n" type="number"<|sep|>5<|close|>argument<|sep|><|close|>call<|sep|>',
+                '<|open|>call tool="g" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>', "", " end"),
     "muse_spark": ((), '<atem:function_calls>\n<atem:invoke name="f">\n<atem:parameter name="s">a < b</atem:parameter>\n'
                    '<atem:parameter name="n">5</atem:parameter>\n</atem:invoke>', '<atem:invoke name="g">\n</atem:invoke>\n'
                    '</atem:function_calls>', "\n", " end"),
@@ -234,6 +238,20 @@ def test_a_broken_block_is_text(family):
     broken = first[:-1] if name == "mistral" else first.replace("f", "", 1).replace("{", "", 1)
     r = both(http, ask("a" + broken, tools=TOOLS))
     assert r.finish in ("stop", "tool_calls") and (r.calls or r.content.startswith("a"))
+
+
+def test_kimi_k3_marks(start_scripted):
+    """What stands around thinking and the answer is not shown, with tools and without (mlx-lm's structural markers)."""
+    server = start_scripted(*specials("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "--parser", "kimi_k3")
+    o, c, sep = "<|open|>", "<|close|>", "<|sep|>"
+    text = f"{o}think{sep}why{c}think{sep}{o}response{sep}Hello{c}response{sep}"
+    call = f'{o}tools{sep}{o}call tool="g"{sep}{c}call{sep}{c}tools{sep}'
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        for tools in ({}, {"tools": TOOLS}):
+            r = both(http, ask(text + f"{c}message{sep}", thinking_budget=1, **tools))
+            assert (r.reasoning, r.content, r.finish) == ("why", "Hello", "stop")
+        r = both(http, ask(text + call + f"{c}message{sep}", tools=TOOLS))
+        assert (r.reasoning, r.content, calls_of(r), r.finish) == ("why", "Hello", [("g", {})], "tool_calls")
 
 
 # ---- gpt-oss

@@ -15,6 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const char *const formats[] = {
     "minimax_m2", "gemma4",   "function_gemma", "longcat",    "glm47",      "qwen3_coder", "pythonic",
     "kimi_k2",    "minicpm5", "mistral",        "muse_spark", "json_tools", "harmony",
+    "kimi_k3",
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
@@ -61,12 +62,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n = size - 2;
     if (!qn_utf8_valid(text, n)) return 0; /* the detokenizer gives nothing else */
     json_t *tools = json_loads(tools_text, 0, NULL);
+    const qn_tool_format *format = qn_tool_format_named(formats[data[0] % N_FORMATS]);
     const qn_output o = {.think_start = "<think>",
                          .think_end = "</think>",
                          .starts_in_reasoning = data[1] & 1,
                          .one_call = data[1] & 2,
                          .tools = data[1] & 4 ? tools : NULL,
-                         .format = qn_tool_format_named(formats[data[0] % N_FORMATS])};
+                         .format = format,
+                         .silent = format->silent};
     bool was_cut = data[1] & 8;
     qn_buf once = {0}, bytes = {0}, some = {0};
     run(&o, text, n, n ? n : 1, was_cut, &once);

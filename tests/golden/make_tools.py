@@ -266,6 +266,28 @@ def muse(name="f", **params):
 same("muse_spark", muse(), muse(s="x"), muse(s="5"), muse(x='{"a": [1]}'), muse(x=" words "), muse(a="1") + muse("g"), "nothing",
      muse(x='"quoted"'))
 
+# ---- kimi_k3
+
+
+def k3(name="f", *args, attrs=' index="1"'):
+    body = "".join(f"<|open|>argument {a}<|sep|>{v}<|close|>argument<|sep|>\n" for a, v in args)
+    return f'\n<|open|>call tool="{name}"{attrs}<|sep|>\n{body}<|close|>call<|sep|>\n'
+
+
+def k3_json(text, name="f"):
+    return f'<|open|>call tool="{name}"<|sep|><|open|>json type="object"<|sep|>{text}<|close|>json<|sep|><|close|>call<|sep|>'
+
+
+same("kimi_k3", k3(), k3("f", ('key="s" type="string"', "Tokyo")), k3("f", ('key="s" type="string"', "5")), k3("f", ('key="s"', "5")),
+     k3("f", ('key="i" type="integer"', "5")), k3("f", ('key="n" type="number"', "1.5")), k3("f", ('key="b" type="boolean"', "true")),
+     k3("f", ('key="o" type="object"', '{"a": [1, null]}')), k3("f", ('key="a" type="array"', "not json")), k3("f", ('type="string" key="s"', " two\nlines ")),
+     k3("f", ('key="a&quot;b&amp;quot;" type="string"', "x")), k3("f", ('key="s" type="string"', "a")) + k3("g"), k3_json('{"a": 1}'), k3_json("{}", "g"),
+     k3_json("[1]"), k3_json("{"), k3_json("5"), "nothing", "", '<|open|>call tool="f"<|sep|>', '<|open|>call index="1"<|sep|><|close|>call<|sep|>',
+     k3("f", ('type="string"', "no key")), k3("f", ('key="s" type="string"', "h\u00e9llo <b> & \"q\"")), k3("my-tool.x", attrs=""), k3(attrs=' notatool="g"'),
+     k3("f", ('key="s" type="string"', "")), k3("f", ('xkey="z" key="s"', "v")), k3("f", ('key="x" type="null"', "null")))
+differs("kimi_k3", k3("f", ('key="n" type="number"', "NaN")), [call("f", n="NaN")], "no NaN in JSON")
+differs("kimi_k3", k3("f", ('key="s" type="string"', "a")) + k3("g", ('type="string"', "no key")), None,
+        "a call that does not parse is not dropped: the block is shown")
 
 # ---- which family a template belongs to
 

@@ -131,7 +131,12 @@ static void test_families(void **state)
     json_decref(golden);
     static const qn_byte_token lfm[] = {{"<|tool_call_start|>", true}, {"<|tool_call_end|>", true}};
     assert_string_equal(family_of("<|channel|> <|call|>", NULL, NULL, 0), "harmony");
+    static const qn_byte_token k3[] = {
+        {"<|open|>", true}, {"<|close|>", true}, {"<|sep|>", true}, {"<|end_of_msg|>", true}};
     assert_string_equal(family_of("", NULL, lfm, 2), "pythonic");
+    assert_string_equal(family_of("", NULL, k3, 4), "kimi_k3");
+    assert_string_equal(family_of("<arg_key>", NULL, k3, 4), "glm47");
+    assert_null(family_of("", NULL, k3, 3));
     assert_null(family_of("", NULL, lfm, 1));
     assert_string_equal(family_of("<arg_key>", "{\"tool_parser_type\": \"mistral\"}", NULL, 0), "mistral");
     assert_null(family_of("<arg_key>", "{\"tool_parser_type\": \"other\"}", NULL, 0));
