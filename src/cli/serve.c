@@ -211,6 +211,7 @@ static int open_and_serve(const qn_args *args, const keys *k, const json_t *temp
     limits.no_prefix_cache = limits.prefix_bytes == 0;
     if (!limits.strict_kv)
         qn_size_parse(qn_arg_str(args, "kv-budget"), QN_SIZE_GB, &limits.kv_bytes);
+    so.kv_budget_bytes = limits.kv_bytes;
     if (qn_session_open(&s, args, qn_arg_pos(args, 0), NULL, &limits, &err)) {
         int status = qn_fail(&err);
         return qn_stop_asked() ? QN_EXIT_OK : status;

@@ -49,6 +49,7 @@ typedef struct qn_server_opts {
     const qn_sanitizer *sanitizer;      /* of what goes into the chat template; NULL: none */
     const json_t *template_args;        /* object for every chat template; NULL: none */
     uint64_t memory_budget_bytes;       /* what the operator allows; 0: no budget */
+    uint64_t kv_budget_bytes;           /* the same for the KV cache alone */
     bool budget_binds;                  /* the context is shorter because of that budget */
     const char *metrics_prefix;         /* of the names in /metrics; NULL: "quern:" */
     qn_reasoning_field reasoning_field; /* names in chat replies */

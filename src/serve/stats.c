@@ -20,6 +20,12 @@ static void put_int(json_t *j, const char *key, uint64_t v)
     json_object_set_new(j, key, json_integer((json_int_t)v));
 }
 
+/* What the operator allows; null: nothing was said. */
+static void put_limit(json_t *j, const char *key, uint64_t v)
+{
+    json_object_set_new(j, key, v ? json_integer((json_int_t)v) : json_null());
+}
+
 /* ---- /stats ---- */
 
 static json_t *prompt_cache(qn_server *s, const qn_engine_stats *now)
@@ -89,9 +95,7 @@ static json_t *admission(const qn_server *s, const qn_engine_stats *now)
 {
     json_t *j = json_object();
     put_int(j, "max_safe_context", qn_engine_max_positions(s->opts.engine));
-    uint64_t budget = s->opts.memory_budget_bytes;
-    json_object_set_new(j, "memory_budget_bytes",
-                        budget ? json_integer((json_int_t)budget) : json_null());
+    put_limit(j, "memory_budget_bytes", s->opts.memory_budget_bytes);
     put_int(j, "usable_bytes", now->kv_bytes_total + now->weights_bytes);
     put_int(j, "weights_bytes", now->weights_bytes);
     put_int(j, "kv_pool_bytes", now->kv_bytes_total);
@@ -125,7 +129,7 @@ static json_t *memory(const qn_server *s)
     return j;
 }
 
-static json_t *batch(const qn_engine_stats *now)
+static json_t *batch(const qn_server *s, const qn_engine_stats *now)
 {
     json_t *j = json_object();
     put_int(j, "configured", now->max_rows);
@@ -135,7 +139,7 @@ static json_t *batch(const qn_engine_stats *now)
     put_int(j, "pending_rows", now->waiting_rows);
     put_int(j, "submitted_rows", now->submitted);
     put_int(j, "kv_bytes", now->kv_bytes_used);
-    put_int(j, "kv_budget_bytes", now->kv_bytes_total);
+    put_limit(j, "kv_budget_bytes", s->opts.kv_budget_bytes);
     return j;
 }
 
@@ -153,7 +157,7 @@ void qn_stats_page(qn_exchange *x)
     json_object_set_new(j, "kv_quant", kv_layers(&s->opts.loaded->model->kv));
     json_object_set_new(j, "admission", admission(s, &now));
     json_object_set_new(j, "memory", memory(s));
-    json_object_set_new(j, "batch", batch(&now));
+    json_object_set_new(j, "batch", batch(s, &now));
     qn_exchange_reply(x, 200, j);
 }
 

@@ -485,6 +485,21 @@ def test_port_in_use(server):
     assert f"port {server.port} is in use: it serves {server.model} already" in text and text.count("\n") == 1
 
 
+def test_kv_budget(http, start):
+    """The operator's budget is shown, and a request that is longer than it alone is refused, not left waiting."""
+    assert http.get("/stats").json()["batch"]["kv_budget_bytes"] is None
+    small = start("--kv-budget", "0.01")
+    stats = httpx.get(small.url + "/stats").json()
+    assert stats["batch"]["kv_budget_bytes"] == 10 ** 7
+    n_ctx = stats["admission"]["max_safe_context"]
+    ask = {"messages": CAPITAL, "max_tokens": 10 ** 6, "ignore_eos": True, "temperature": 0}
+    reply = httpx.post(small.url + "/v1/chat/completions", json=ask, timeout=60).json()
+    assert reply["choices"][0]["finish_reason"] == "length" and reply["usage"]["total_tokens"] <= n_ctx
+    long = {"messages": [{"role": "user", "content": "word " * (n_ctx + 10)}]}
+    error = error_of(httpx.post(small.url + "/v1/chat/completions", json=long, timeout=60), 400)
+    assert (error["type"], error["code"]) == ("memory_admission", "context_over_budget")
+
+
 def test_lane(http, start):
     """How the request ran, in usage and in the log."""
     ask = {"messages": CAPITAL, "max_tokens": 2}
