@@ -175,7 +175,7 @@ struct qn_server {
     uint32_t special[QN_MAX_EOS + QN_MAX_NEWLINE]; /* ids that xtc never removes */
     size_t n_special;
     int64_t started;             /* seconds since 1970 */
-    bool needs_host_check;
+    bool is_loopback;            /* it listens on an address of this machine alone */
 
     atomic_bool draining;
     atomic_uint n_generations;   /* accepted and not completed */

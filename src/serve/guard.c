@@ -65,12 +65,12 @@ static bool key_allowed(const qn_server *s, struct MHD_Connection *conn)
 
 bool qn_guard_check(const qn_server *s, struct MHD_Connection *conn, bool is_open, qn_http_error *e)
 {
-    if (s->needs_host_check && !host_allowed(s, header(conn, "Host"))) {
+    bool has_keys = s->opts.api_keys && s->opts.api_keys[0];
+    if (s->is_loopback && !has_keys && !host_allowed(s, header(conn, "Host"))) {
         return qn_fail_with(e, 403, "permission_error", NULL, NULL,
                             "this server answers to localhost only; start it with --host or "
                             "--api-key to be reached by another name");
     }
-    bool has_keys = s->opts.api_keys && s->opts.api_keys[0];
     if (!has_keys || is_open || key_allowed(s, conn)) return true;
     return qn_fail_with(e, 401, "authentication_error", "invalid_api_key", NULL,
                         "a valid API key is required: send it as \"Authorization: Bearer KEY\"");

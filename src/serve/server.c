@@ -66,10 +66,12 @@ static qn_code listen_tcp(qn_server *s, qn_err *err)
 
     struct sockaddr_storage bound;
     socklen_t n = sizeof bound;
-    char port[8] = "0";
+    char port[8] = "0", address[64] = "";
     getsockname(fd, (struct sockaddr *)&bound, &n);
-    getnameinfo((struct sockaddr *)&bound, n, NULL, 0, port, sizeof port, NI_NUMERICSERV);
+    getnameinfo((struct sockaddr *)&bound, n, address, sizeof address, port, sizeof port,
+                NI_NUMERICHOST | NI_NUMERICSERV);
     s->port = (uint16_t)atoi(port);
+    s->is_loopback = qn_guard_is_loopback(address); /* a name may stand for it */
     bool is_v6 = strchr(s->opts.host, ':') != NULL;
     snprintf(s->url, sizeof s->url, "http://%s%s%s:%s", is_v6 ? "[" : "", s->opts.host,
              is_v6 ? "]" : "", port);
@@ -177,8 +179,6 @@ static void fill_defaults(qn_server *s)
     if (!o->store_ttl_ms) o->store_ttl_ms = STORE_TTL_MS;
     if (!o->metrics_prefix) o->metrics_prefix = "quern:";
     s->origins = o->allowed_origins ? o->allowed_origins : any_origin;
-    bool has_keys = o->api_keys && o->api_keys[0];
-    s->needs_host_check = !o->unix_path && !has_keys && qn_guard_is_loopback(o->host);
     s->started = (int64_t)time(NULL);
     fill_special(s);
     qn_engine_stats stats;

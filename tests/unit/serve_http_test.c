@@ -783,6 +783,27 @@ static void test_port_in_use(void **state)
     rig_stop(&r);
 }
 
+/* A loopback address in other words is a loopback address: the Host header counts all the same. */
+static void test_loopback_by_another_name(void **state)
+{
+    (void)state;
+    static const struct { const char *host; int status; } cases[] = {
+        {"127.1", 200}, {"127.1:80", 200}, {"localhost", 200}, {"127.0.0.1:1", 200}, {"[::1]", 200},
+        {"evil.example", 403}, {"127.1.evil.example", 403}, {"", 403}};
+    rig r;
+    rig_start(&r, "x", N_ASK, 0, 0, &(qn_server_opts){.host = "127.1"});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char head[128];
+        int status, fd = dial(&r);
+        int n = snprintf(head, sizeof head, "GET /v1/models HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+                         cases[i].host);
+        send_all(fd, head, (size_t)n);
+        free(receive(fd, &status, NULL));
+        if (status != cases[i].status) fail_msg("%s: %d", cases[i].host, status);
+    }
+    rig_stop(&r);
+}
+
 static bool unix_dials(const struct sockaddr_un *at)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -849,6 +870,7 @@ int main(void)
         cmocka_unit_test(test_draining),
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_loopback_by_another_name),
         cmocka_unit_test(test_unix_socket_in_use),
     };
     qn_log_set_level(QN_ERROR);
