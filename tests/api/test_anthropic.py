@@ -267,7 +267,7 @@ def test_error_in_a_stream(start):
     messages = [{"role": "user", "content": "Write a long story."}]
     with pytest.raises(anthropic.APIStatusError, match="shutting down"):
         with one.anthropic().messages.stream(model="any", max_tokens=4000, messages=messages,
-                                             extra_body={"temperature": 1.5}) as stream:
+                                             extra_body={"temperature": 0}) as stream:
             for i, event in enumerate(stream):
                 if i == 5:
                     one.process.send_signal(signal.SIGTERM)

@@ -551,7 +551,7 @@ def test_signal_lets_requests_finish(start):
 
 def test_signal_with_a_short_timeout(start):
     server = start(env={"QUERN_SHUTDOWN_TIMEOUT_MS": "1"})
-    stream = chat(server.client(), LONG, stream=True, max_tokens=4000, temperature=1.5)
+    stream = chat(server.client(), LONG, stream=True, max_tokens=4000, extra_body={"ignore_eos": True})
     next(stream)
     server.process.send_signal(signal.SIGINT)
     with pytest.raises(openai.APIError, match="shutting down"):

@@ -370,7 +370,7 @@ def test_errors(http):
 def test_error_in_a_stream(start):
     """The server is told to end while it writes: error, then response.failed, then nothing."""
     one = start(env={"QUERN_SHUTDOWN_TIMEOUT_MS": "1"})
-    request = {"input": "Write a long story.", "stream": True, "temperature": 1.5, "max_output_tokens": 4000}
+    request = {"input": "Write a long story.", "stream": True, "temperature": 0, "max_output_tokens": 4000}
     seen = []
     with httpx.stream("POST", one.url + "/v1/responses", json=request, timeout=60) as reply:
         for line in reply.iter_lines():
