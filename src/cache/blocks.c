@@ -192,7 +192,7 @@ bool qn_blocks_is_cached(const qn_blocks *b, uint32_t group, uint32_t id)
 
 bool qn_blocks_slides(const qn_blocks *b, uint32_t group)
 {
-    return b->groups[group].rule == QN_KV_SLIDING;
+    return b->groups[group].rule != QN_KV_FULL;
 }
 
 uint32_t qn_blocks_tokens(const qn_blocks *b)
@@ -289,9 +289,9 @@ uint32_t qn_blocks_head(const qn_blocks *b, uint32_t group)
 
 uint32_t qn_blocks_dropped(const qn_blocks *b, uint32_t group, uint32_t next_pos)
 {
-    if (b->groups[group].rule != QN_KV_SLIDING) return 0;
-    uint32_t seen = b->groups[group].window - 1 + b->block_tokens, head = qn_blocks_head(b, group);
-    uint32_t lowest = next_pos > seen ? (next_pos - seen) / b->block_tokens : 0;
+    const qn_kv_group *g = &b->groups[group];
+    uint32_t lowest = qn_kv_first_seen(g, next_pos) / b->block_tokens, head = qn_blocks_head(b, group);
+    if (g->rule == QN_KV_SLIDING && lowest) lowest--;
     return lowest > head ? lowest - head : 0;
 }
 
@@ -313,7 +313,7 @@ void qn_table_slide(qn_table *t, qn_blocks *b, uint32_t next_pos)
 uint32_t qn_blocks_need(const qn_blocks *b, uint32_t group, uint32_t n_positions, uint32_t chunk)
 {
     uint64_t n = n_positions;
-    if (b->groups[group].rule == QN_KV_SLIDING) {
+    if (b->groups[group].rule != QN_KV_FULL) {
         uint64_t most = (uint64_t)b->groups[group].window +
                         (qn_blocks_head(b, group) + 2u) * b->block_tokens + chunk;
         if (n > most) n = most;

@@ -3,7 +3,7 @@
  * A pool (one per KV group) hands out block numbers; the bytes behind them are the device's. A
  * block may be shared by several owners; it may be written only while it has exactly one. A table
  * maps the positions of one sequence to blocks of every group; it changes at its tail and, for
- * sliding windows, drops blocks at its front, or behind the head that the group keeps. Invariant:
+ * windows, sliding or chunks, drops blocks at its front, or behind the head that the group keeps. Invariant:
  * free + referenced = total, per pool.
  * Threads: the engine thread.
  */
@@ -48,7 +48,7 @@ uint32_t qn_blocks_cached(const qn_blocks *b, uint32_t group);
 /* True if only the prefix tree holds this block (no failure). */
 bool qn_blocks_is_cached(const qn_blocks *b, uint32_t group, uint32_t id);
 
-/* True if rows let old blocks of this group go: a sliding window (no failure). */
+/* True if rows let old blocks of this group go: windows, sliding or chunks (no failure). */
 bool qn_blocks_slides(const qn_blocks *b, uint32_t group);
 
 /* Tokens of a block, and the groups (no failure). */
@@ -95,7 +95,8 @@ uint32_t qn_table_need(const qn_table *t, const qn_blocks *b, uint32_t group, ui
                        uint32_t n_new);
 
 /* Let go of blocks that no future query can see: for sliding groups, those wholly below
- * next_pos - (window-1) - block_tokens (one block of slack for rollback) (no failure). */
+ * next_pos - (window-1) - block_tokens (one block of slack for rollback); for chunks, those wholly below
+ * the chunk of next_pos, which at its start are all (no failure). */
 void qn_table_slide(qn_table *t, qn_blocks *b, uint32_t next_pos);
 
 /* Most blocks of group g that a sequence holds at once when it grows to n positions with up to

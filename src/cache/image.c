@@ -48,6 +48,10 @@ static qn_code add_layer(qn_image *img, uint32_t i, const qn_kv_spec *spec, qn_e
             x->keep = g->keep;
             x->first = img->n_tokens - g->window;
         }
+        if (g->rule == QN_KV_CHUNKED) {
+            x->first = qn_kv_first_seen(g, img->n_tokens);
+            x->n = img->n_tokens - x->first;
+        }
         if (!add_heads(img, l, l->k_codec, x->n, l->d_k, &x->k, &x->k_codes) ||
             !add_heads(img, l, l->v_codec, x->n, l->d_v, &x->v, &x->v_codes))
             return qn_err_set(err, QN_NOMEM, "saved cache: out of memory");

@@ -2,7 +2,8 @@
  *
  * The bridge between pools and files: per layer the keys and values of the positions that are still
  * needed, or the state of a recurrent layer, as float32; quantized keys and values as their codes.
- * Full layers keep every position, windows the last ones and those at the start that they keep.
+ * Full layers keep every position, windows the last ones and those at the start that they keep, chunked
+ * layers those of the chunk that the next position belongs to.
  * Ownership: an image owns its arrays. Threads: one at a time.
  */
 #ifndef QN_CACHE_IMAGE_H
@@ -14,8 +15,8 @@ struct qn_blocks; /* cache/blocks.h */
 struct qn_table;
 
 typedef struct qn_image_layer {
-    /* Positions [0, keep) and, behind them, [first, first + n - keep); all 0: the layer has no keys and
-     * values. While nothing is left out, keep and first are 0. */
+    /* Positions [0, keep) and, behind them, [first, first + n - keep); n 0: the layer has no keys and
+     * values, or a chunk is over. While nothing is left out, keep and first are 0. */
     uint32_t keep, first, n;
     float *k, *v;      /* [n, n_kv_heads * d_k], [n, n_kv_heads * d_v]; NULL: there are codes */
     qn_kv_codes k_codes, v_codes; /* of n * n_kv_heads heads; words NULL: there are floats */

@@ -259,9 +259,19 @@ static qn_code read_arrays(reader *r, uint32_t layer, qn_err *err)
     return QN_OK;
 }
 
+static qn_code refuse_chunks(const qn_kv_spec *spec, uint32_t layer, qn_err *err)
+{
+    if (spec->groups[spec->layers[layer].group].rule != QN_KV_CHUNKED) return QN_OK;
+    return qn_err_set(err, QN_UNSUPPORTED,
+                      "not supported yet: cache files of models with chunked attention, a "
+                      "ChunkedKVCache (layer %u)", layer);
+}
+
 /* The class of a layer's cache. */
 static qn_code read_kind(const reader *r, uint32_t layer, cache_kind *out, qn_err *err)
 {
+    qn_code rc = refuse_chunks(r->spec, layer, err);
+    if (rc) return rc;
     const char *name = meta_at(r, r->old ? "2" : "1", layer);
     if (!name) return missing(layer, "the class of its cache", err);
     for (int i = 0; i < N_KINDS; i++) {
@@ -646,6 +656,8 @@ static qn_code check_layer(const qn_kv_spec *spec, uint32_t i, bool coded, qn_er
     if (!l->n_kv_heads && !l->state.n_heads)
         return qn_err_set(err, QN_UNSUPPORTED,
                           "not supported yet: cache files of models whose layer %u keeps nothing", i);
+    qn_code rc = refuse_chunks(spec, i, err);
+    if (rc) return rc;
     coded = coded && (qn_kv_quantized(l->k_codec) || qn_kv_quantized(l->v_codec));
     if (!l->n_kv_heads || !coded) return QN_OK;
     if (spec->groups[l->group].rule == QN_KV_SLIDING)

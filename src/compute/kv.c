@@ -3,6 +3,12 @@
 
 enum { LEAST_BLOCK = 16 };
 
+uint32_t qn_kv_first_seen(const qn_kv_group *g, uint32_t pos)
+{
+    if (g->rule == QN_KV_CHUNKED) return pos - pos % g->window;
+    return g->rule == QN_KV_SLIDING && pos >= g->window ? pos - g->window + 1 : 0;
+}
+
 bool qn_kv_quantized(qn_kv_codec c) { return c.form == QN_KV_Q8 || c.form == QN_KV_Q4; }
 
 uint32_t qn_kv_form_bits(qn_kv_form f)
@@ -91,10 +97,11 @@ qn_code qn_kv_spec_check(const qn_kv_spec *spec, uint32_t max_head, qn_err *err)
                           "KV blocks of %u tokens: a power of two from 16 to 256 is needed", bt);
     for (uint32_t g = 0; g < spec->n_groups; g++) {
         const qn_kv_group *x = &spec->groups[g];
-        if (x->keep > QN_KV_SPLIT || (x->rule != QN_KV_SLIDING && (x->keep || x->window)) ||
-            (x->rule == QN_KV_SLIDING && !x->window))
-            return qn_err_set(err, QN_UNSUPPORTED, "KV group %u: a window of %u that keeps %u tokens",
-                              g, x->window, x->keep);
+        if ((unsigned)x->rule > QN_KV_CHUNKED || x->keep > QN_KV_SPLIT ||
+            (x->rule != QN_KV_SLIDING && x->keep) || (x->rule != QN_KV_FULL) != (x->window > 0))
+            return qn_err_set(err, QN_UNSUPPORTED,
+                              "KV group %u: rule %d with a window of %u that keeps %u tokens", g,
+                              (int)x->rule, x->window, x->keep);
     }
     qn_code rc = QN_OK;
     for (uint32_t i = 0; !rc && i < spec->n_layers; i++) rc = check_layer(spec, i, max_head, err);

@@ -23,7 +23,8 @@ enum {
 
 typedef enum qn_kv_rule {
     QN_KV_FULL = 0, /* query p sees keys 0..p */
-    QN_KV_SLIDING   /* query p sees keys p-window+1..p, and the first `keep` ones of the sequence */
+    QN_KV_SLIDING,  /* query p sees keys p-window+1..p, and the first `keep` ones of the sequence */
+    QN_KV_CHUNKED   /* query p sees keys of its own chunk, up to p: chunks start at multiples of window */
 } qn_kv_rule;
 
 /* How the elements of a key or value head are kept. Q8 and Q4 are MLX's affine quantization along
@@ -47,7 +48,7 @@ typedef struct qn_kv_codes {
 
 typedef struct qn_kv_group {
     qn_kv_rule rule;
-    uint32_t window; /* SLIDING: positions, the query's own included; else 0 */
+    uint32_t window; /* most positions of a run that a query sees, its own included; FULL: 0 */
     uint32_t keep;   /* SLIDING: positions at the start that stay visible, at most QN_KV_SPLIT */
 } qn_kv_group;
 
@@ -82,6 +83,10 @@ typedef struct qn_kv_spec {
     uint32_t n_states;     /* slots for recurrent state; 0 when no layer has any */
     qn_kv_layer *layers;   /* [n_layers]; layers without KV have n_kv_heads 0 */
 } qn_kv_spec;
+
+/* Start of the run of keys that ends with the query's own, at `pos`; kept ones come before it (no
+ * failure). */
+uint32_t qn_kv_first_seen(const qn_kv_group *g, uint32_t pos);
 
 /* True for the affine forms; bits of a code or an element of a form (no failure). */
 bool qn_kv_quantized(qn_kv_codec c);

@@ -66,23 +66,23 @@ static void codec_name(char *out, size_t bytes, const qn_kv_layer *l)
 static json_t *kv_layers(const qn_kv_spec *kv)
 {
     json_t *layers = json_object();
-    uint32_t n_global = 0, n_sliding = 0;
+    uint32_t n[QN_KV_CHUNKED + 1] = {0};
     char name[16], first[16] = "", mode[32];
     bool mixed = false;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         const qn_kv_layer *l = &kv->layers[i];
         if (!l->n_kv_heads) continue;
         codec_name(name, sizeof name, l);
-        json_int_t n = json_integer_value(json_object_get(layers, name));
-        json_object_set_new(layers, name, json_integer(n + 1));
+        json_int_t known = json_integer_value(json_object_get(layers, name));
+        json_object_set_new(layers, name, json_integer(known + 1));
         if (!first[0]) memcpy(first, name, sizeof first);
         else if (strcmp(first, name)) mixed = true;
-        if (kv->groups[l->group].rule == QN_KV_SLIDING) n_sliding++;
-        else n_global++;
+        n[kv->groups[l->group].rule]++;
     }
     json_t *attention = json_object(), *j = json_object();
-    put_int(attention, "global", n_global);
-    put_int(attention, "sliding_window", n_sliding);
+    put_int(attention, "global", n[QN_KV_FULL]);
+    put_int(attention, "sliding_window", n[QN_KV_SLIDING]);
+    if (n[QN_KV_CHUNKED]) put_int(attention, "chunked", n[QN_KV_CHUNKED]);
     snprintf(mode, sizeof mode, "%s%s", first[0] == 'k' ? "uniform-" : "",
              first[0] ? first : "none");
     json_object_set_new(j, "mode", json_string(mixed ? "mixed (kv_config.json)" : mode));

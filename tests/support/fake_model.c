@@ -211,6 +211,7 @@ static uint32_t next_of(const qn_fake *f, uint64_t h, uint32_t n)
 /* Does the window's group let position `last` see p? */
 static bool in_window(const qn_fake *f, uint32_t p, uint32_t last)
 {
+    if (f->o.chunked) return p / f->o.window == last / f->o.window;
     return f->o.window && (p + f->o.window > last || p < f->o.keep);
 }
 
@@ -340,7 +341,8 @@ qn_model *qn_fake_model(const qn_fake_opts *o)
     f->base.kv.n_groups = f->o.window && !f->o.bounded ? 2 : 1;
     f->base.kv.n_states = f->o.recurrent;
     if (f->o.window)
-        f->base.kv.groups[!f->o.bounded] = (qn_kv_group){QN_KV_SLIDING, f->o.window, f->o.keep};
+        f->base.kv.groups[!f->o.bounded] = (qn_kv_group){f->o.chunked ? QN_KV_CHUNKED : QN_KV_SLIDING,
+                                                         f->o.window, f->o.keep};
     f->base.kv.n_layers = 1;
     f->base.kv.layers = calloc(1, sizeof(qn_kv_layer));
     qn_check(f->base.kv.layers);

@@ -19,6 +19,7 @@ typedef struct qn_fake_opts {
     bool recurrent;           /* a state slot per row too: a hash of its tokens, checked as well */
     uint32_t window;          /* > 0: a second KV group with this window, checked as well */
     uint32_t keep;            /* first positions that the window's group sees besides */
+    bool chunked;             /* the window is a chunk: it does not slide */
     bool bounded;             /* the window's group is the only one */
     uint32_t step_us;         /* how long a step takes at least: it sleeps for the rest */
     const uint32_t *script;   /* reply tokens, borrowed; NULL: the hash */

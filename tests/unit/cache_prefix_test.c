@@ -113,7 +113,8 @@ typedef struct world {
     qn_states *states;
     qn_prefix *prefix;
     uint32_t n_groups, n_records;
-    uint32_t sliding, keep; /* the group with the window, NO_GROUP: none; what it keeps */
+    uint32_t windowed;  /* the group with a window, NO_GROUP: none */
+    qn_kv_group group;  /* what it is */
     uint64_t max_bytes;
     row rows[ROWS];
     record records[MAX_RECORDS]; /* starts: any prefix of them, or with states only the whole */
@@ -143,18 +144,19 @@ static uint32_t listed(const world *w, const row *r, uint32_t limit)
     return best;
 }
 
-static void open_world(world *w, uint32_t n_blocks, uint32_t window, uint32_t keep, bool alone,
+/* With a group besides, or alone, if that has a window. */
+static void open_world(world *w, uint32_t n_blocks, qn_kv_group group, bool alone,
                        uint32_t checkpoints, uint64_t max_bytes)
 {
     qn_err err = {0};
     memset(w, 0, sizeof *w);
     w->dev = (qn_device){.ops = &ops, .name = "hashes"};
-    w->n_groups = window && !alone ? 2 : 1;
-    w->sliding = window ? w->n_groups - 1 : NO_GROUP;
+    w->n_groups = group.window && !alone ? 2 : 1;
+    w->windowed = group.window ? w->n_groups - 1 : NO_GROUP;
     w->max_bytes = max_bytes;
     qn_kv_spec spec = {.block_tokens = BLOCK, .n_groups = w->n_groups};
-    w->keep = keep;
-    if (window) spec.groups[w->sliding] = (qn_kv_group){QN_KV_SLIDING, window, keep};
+    w->group = group;
+    if (group.window) spec.groups[w->windowed] = group;
     spec.n_states = checkpoints ? checkpoints + ROWS : 0;
     uint32_t n[QN_MAX_KV_GROUPS] = {n_blocks, n_blocks};
     assert_int_equal(qn_blocks_new(&w->blocks, &w->dev, &spec, n, &err), QN_OK);
@@ -190,18 +192,28 @@ static uint32_t block_at(const world *w, const row *r, uint32_t g, uint32_t p)
     return r->table.ids[g][qn_kv_entry(p / BLOCK, head, r->table.dropped[g])];
 }
 
-/* Every position that the row may look at holds what belongs there. */
+/* The first position that a row still looks at, but for those that are kept. */
+static uint32_t first_needed(const qn_kv_group *g, uint32_t computed)
+{
+    if (g->rule == QN_KV_CHUNKED) return computed / g->window * g->window;
+    return computed >= g->window ? computed - (g->window - 1) : 0;
+}
+
+/* Every position that the row may look at holds what belongs there; of a chunk no block before its
+ * first one is held. */
 static void check_row(const world *w, const row *r)
 {
     const qn_kv *kv = qn_blocks_kv(w->blocks);
     for (uint32_t g = 0; g < w->n_groups; g++) {
-        uint32_t from = g == w->sliding && r->computed >= WINDOW ? r->computed - (WINDOW - 1) : 0;
+        uint32_t from = g == w->windowed ? first_needed(&w->group, r->computed) : 0;
         for (uint32_t p = 0; p < r->computed; p++) {
-            if (p < from && p >= w->keep) continue;
+            if (p < from && p >= w->group.keep) continue;
             uint32_t id = block_at(w, r, g, p);
             assert_true(kv->cells[g][id * BLOCK + p % BLOCK] == history(r->space, r->tokens, p + 1));
         }
     }
+    if (w->group.rule == QN_KV_CHUNKED)
+        assert_int_equal(r->table.dropped[w->windowed], first_needed(&w->group, r->computed) / BLOCK);
     if (w->states)
         assert_true(kv->states[r->slot] == history(r->space, r->tokens, r->computed));
 }
@@ -275,13 +287,18 @@ static void end(world *w, row *r, bool keep)
     qn_prefix_trim(w->prefix);
 }
 
-static void run(uint32_t seed, uint32_t n_blocks, uint32_t window, uint32_t checkpoints,
+static void run(uint32_t seed, uint32_t n_blocks, qn_kv_rule rule, uint32_t checkpoints,
                 uint64_t max_bytes, bool exact)
 {
     static world w;
     rng_state = seed;
-    /* No kept block, one, two; now and then the window's group is the only one. */
-    open_world(&w, n_blocks, window, window ? seed % 3 * 9 : 0, seed % 4 == 3, checkpoints, max_bytes);
+    /* No kept block, one, two; chunks of whole blocks, of parts, of less than one; now and then the group
+     * is the only one. */
+    static const uint32_t chunks[] = {3 * BLOCK, 21, BLOCK, 7};
+    const qn_kv_group groups[] = {{0},
+                                  {QN_KV_SLIDING, WINDOW, seed % 3 * 9},
+                                  {QN_KV_CHUNKED, chunks[seed / 2 % 4], 0}};
+    open_world(&w, n_blocks, groups[rule], seed % 4 == 3, checkpoints, max_bytes);
     for (int i = 0; i < 400; i++) {
         row *r = &w.rows[rng(ROWS)];
         uint32_t what = rng(10);
@@ -309,10 +326,11 @@ static void test_exact(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 20; i++) {
-        run(100 + i, 6000, 0, 0, 0, true);
-        run(200 + i, 6000, WINDOW, 0, 0, true);
-        run(300 + i, 6000, 0, 1000, 0, true);
-        run(400 + i, 6000, WINDOW, 1000, 0, true);
+        for (int rule = QN_KV_FULL; rule <= QN_KV_CHUNKED; rule++) {
+            uint32_t seed = 100 + 100 * (uint32_t)rule + i;
+            run(seed, 6000, (qn_kv_rule)rule, 0, 0, true);
+            run(300 + seed, 6000, (qn_kv_rule)rule, 1000, 0, true);
+        }
     }
 }
 
@@ -322,10 +340,11 @@ static void test_little_room(void **state)
     for (uint32_t i = 0; i < 60; i++) {
         uint32_t n_blocks = 14 + rng(40);
         uint64_t bytes = i % 3 ? 0 : 1 + (uint64_t)i * 100;
-        run(1000 + i, n_blocks, 0, 0, bytes, false);
-        run(2000 + i, n_blocks, WINDOW, 0, bytes, false);
-        run(3000 + i, n_blocks, 0, 1 + i % 9, bytes, false);
-        run(4000 + i, n_blocks, WINDOW, 1 + i % 9, bytes, false);
+        for (int rule = QN_KV_FULL; rule <= QN_KV_CHUNKED; rule++) {
+            uint32_t seed = 1000 + 1000 * (uint32_t)rule + i;
+            run(seed, n_blocks, (qn_kv_rule)rule, 0, bytes, false);
+            run(3000 + seed, n_blocks, (qn_kv_rule)rule, 1 + i % 9, bytes, false);
+        }
     }
 }
 
@@ -339,7 +358,8 @@ static void test_computed_again(void **state)
         qn_err err = {0};
         uint32_t checkpoints = i / 2 * 4;
         rng_state = 7 + (uint32_t)i;
-        open_world(&w, N_BLOCKS, i % 2 ? WINDOW : 0, 0, false, checkpoints, 0);
+        open_world(&w, N_BLOCKS, (qn_kv_group){i % 2 ? QN_KV_SLIDING : QN_KV_FULL, i % 2 ? WINDOW : 0, 0},
+                   false, checkpoints, 0);
         row *a = &w.rows[0], *b = &w.rows[1];
         start(&w, a, false);
         for (a->len = 11 * BLOCK; a->computed < a->len;) advance(&w, a);
@@ -388,7 +408,7 @@ static void test_evicted_windows(void **state)
     enum { N_BLOCKS = 16, LEN = 8 * BLOCK };
     static world w;
     for (uint32_t keep = 0; keep <= 9; keep += 9) {
-        open_world(&w, N_BLOCKS, WINDOW, keep, true, 0, 0);
+        open_world(&w, N_BLOCKS, (qn_kv_group){QN_KV_SLIDING, WINDOW, keep}, true, 0, 0);
         for (int turn = 0; turn < 2; turn++) {
             assert_int_equal(known_zeros(&w, LEN), 0);
             compute_zeros(&w, LEN);
@@ -402,6 +422,28 @@ static void test_evicted_windows(void **state)
     }
 }
 
+/* At the start of a chunk a row needs no block of the one before: all can be evicted, and the prefix is
+ * known still, but not one token before it. Later the chunk's own blocks are needed. */
+static void test_a_chunk_is_over(void **state)
+{
+    (void)state;
+    enum { N_BLOCKS = 16, CHUNK = 3 * BLOCK, LEN = 2 * CHUNK + 1 };
+    static world w;
+    open_world(&w, N_BLOCKS, (qn_kv_group){QN_KV_CHUNKED, CHUNK, 0}, false, 0, 0);
+    compute_zeros(&w, LEN);
+    assert_int_equal(known_zeros(&w, LEN), LEN);
+    for (uint32_t n = 0; n < LEN / BLOCK; n++) { /* oldest first */
+        assert_true(qn_prefix_make_room(w.prefix, 1, qn_blocks_available(w.blocks, 1) + 1));
+        const uint32_t gone = (n + 1) * BLOCK;
+        for (uint32_t len = 1; len <= LEN; len++) {
+            uint32_t start = len / CHUNK * CHUNK;
+            assert_int_equal(known_zeros(&w, len), start < gone ? start : len);
+        }
+    }
+    qn_prefix_free(w.prefix);
+    qn_blocks_free(w.blocks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_little_room),
         cmocka_unit_test(test_evicted_windows),
         cmocka_unit_test(test_computed_again),
+        cmocka_unit_test(test_a_chunk_is_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,6 +78,7 @@ typedef struct setup {
     const char *isa;
     uint32_t threads, block_tokens;
     uint32_t n_heads, n_kv_heads, d_k, d_v, window, keep;
+    bool chunked; /* the window is a chunk */
     qn_kv_codec k_codec, v_codec;
     bool decoded; /* store in float32 what the codecs give back */
     float softcap;
@@ -110,7 +111,8 @@ static bool open_rig(rig *g, const setup *s)
     if (s->decoded) layers[1].k_codec = layers[1].v_codec = codecs[0];
     qn_kv_spec spec = {.block_tokens = s->block_tokens, .n_groups = 1, .n_layers = 3,
                        .layers = layers};
-    spec.groups[0] = (qn_kv_group){s->window ? QN_KV_SLIDING : QN_KV_FULL, s->window, s->keep};
+    qn_kv_rule rule = s->chunked ? QN_KV_CHUNKED : s->window ? QN_KV_SLIDING : QN_KV_FULL;
+    spec.groups[0] = (qn_kv_group){rule, s->window, s->keep};
     uint32_t n_blocks = POOL_BLOCKS * 16 / s->block_tokens;
     assert_int_equal(g->dev->ops->kv_new(g->dev, &spec, &n_blocks, &g->kv, &err), QN_OK);
     /* Every sequence owns blocks in a scrambled order; all memory starts as NaN. */
@@ -167,6 +169,13 @@ static qn_tensor host(const float *x, uint32_t rows, uint32_t cols)
 
 static float scale_of(const setup *s) { return 1.5f / sqrtf((float)s->d_k); }
 
+/* The first key of the window of a query. */
+static uint32_t window_start(const setup *s, uint32_t pos)
+{
+    if (s->chunked) return pos / s->window * s->window;
+    return s->window && pos >= s->window ? pos - s->window + 1 : 0;
+}
+
 /* Write the chunks and, when `out` is given, attend: out [rows, H*d_v], the caller frees it. A
  * windowed sequence hands in only the blocks of its head and from its first retained one on. */
 static uint32_t step(rig *g, const chunk *c, uint32_t n, float **out)
@@ -177,9 +186,8 @@ static uint32_t step(rig *g, const chunk *c, uint32_t n, float **out)
     static uint32_t tables[MAX_ITEMS][POOL_BLOCKS];
     uint32_t rows = 0, head = (s->keep + s->block_tokens - 1) / s->block_tokens;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t seen = c[i].n_past + 1, oldest = 0;
-        if (s->window && seen > s->window) oldest = seen - s->window;
-        uint32_t first = oldest / s->block_tokens, each = POOL_BLOCKS * 16 / s->block_tokens / MAX_ITEMS;
+        uint32_t first = window_start(s, c[i].n_past) / s->block_tokens;
+        uint32_t each = POOL_BLOCKS * 16 / s->block_tokens / MAX_ITEMS;
         uint32_t dropped = first > head ? first - head : 0;
         memcpy(tables[i], g->blocks[c[i].seq], head * sizeof **tables);
         memcpy(tables[i] + head, g->blocks[c[i].seq] + head + dropped,
@@ -247,7 +255,7 @@ static float *stored(uint32_t stream, uint32_t seq, uint32_t kh, uint32_t n, uin
 static void reference(const setup *s, uint32_t seq, uint32_t pos, uint32_t h, double *y,
                       double *bound)
 {
-    uint32_t n = pos + 1, j0 = s->window && n > s->window ? n - s->window : 0, n_seen = 0;
+    uint32_t n = pos + 1, j0 = window_start(s, pos), n_seen = 0;
     uint32_t kh = h / (s->n_heads / s->n_kv_heads);
     float *k = stored(2, seq, kh, n, s->d_k, s->k_codec);
     float *values = stored(3, seq, kh, n, s->d_v, s->v_codec);
@@ -291,9 +299,10 @@ static void check_row(const setup *s, const float *out, uint32_t seq, uint32_t p
             double e = fabs(out[h * s->d_v + d] - y[d]);
             if (e / bound[d] > worst) worst = e / bound[d];
             if (!(e <= bound[d])) {
-                fail_msg("%s d %u/%u H %u/%u codecs %d %d window %u keep %u pos %u head %u: %.9g, not %.9g",
+                fail_msg("%s d %u/%u H %u/%u codecs %d %d window %u keep %u chunked %d pos %u head %u: %.9g, not %.9g",
                          s->isa, s->d_k, s->d_v, s->n_heads, s->n_kv_heads, (int)s->k_codec.form,
-                         (int)s->v_codec.form, s->window, s->keep, pos, h, (double)out[h * s->d_v + d], y[d]);
+                         (int)s->v_codec.form, s->window, s->keep, s->chunked, pos, h,
+                         (double)out[h * s->d_v + d], y[d]);
             }
         }
     }
@@ -313,7 +322,8 @@ static setup random_setup(uint32_t i)
                .softcap = i % 4 == 3 ? 5.0f : 0, .sinks = i % 5 == 2};
     s.n_heads = heads[i % 7][0], s.n_kv_heads = heads[i % 7][1];
     s.d_k = dims[i * 3 % 10][0], s.d_v = dims[i * 3 % 10][1];
-    if (s.window) s.keep = keeps[i % 5];
+    s.chunked = s.window && i % 3 == 1;
+    if (s.window && !s.chunked) s.keep = keeps[i % 5];
     s.k_codec = codec_for(i * 2 + i / 9, s.d_k);
     s.v_codec = i % 3 ? codec_for(i * 2 + i / 9, s.d_v) : codec_for(i, s.d_v);
     return s;
@@ -387,6 +397,7 @@ static void codes_mean_their_values(void **state)
     for (uint32_t i = 0; i < 2 * N_CODECS; i++) {
         setup s = {.threads = 2, .block_tokens = 32, .n_heads = i % 2 ? 4 : 3,
                    .n_kv_heads = i % 2 ? 1 : 3, .d_k = 128, .d_v = 64, .window = i % 4 ? 0 : 70, .keep = i % 8 ? 0 : 4,
+                   .chunked = i % 8 == 4,
                    .isa = isas[i % 3]};
         s.k_codec = codec_for(i, s.d_k), s.v_codec = codec_for(i + i / N_CODECS, s.d_v);
         float *a = in_chunks(&s, 300, singles, 7, true);
@@ -404,7 +415,8 @@ static void chunks_do_not_matter(void **state)
     for (uint32_t i = 0; i < N_CODECS; i++) {
         setup s = {.threads = 2, .block_tokens = 32, .n_heads = i % 2 ? 3 : 4,
                    .n_kv_heads = i % 2 ? 3 : 2, .d_k = 48, .d_v = 80,
-                   .window = i % 2 ? 0 : 70, .keep = i % 4 ? 0 : 4, .sinks = i == 4, .isa = isas[i % 3]};
+                   .window = i % 2 ? 0 : 70, .keep = i % 4 ? 0 : 4, .chunked = i % 4 == 2, .sinks = i == 4,
+                   .isa = isas[i % 3]};
         if (i > 2) s.d_k = 64, s.d_v = 32;
         s.k_codec = codec_for(i, s.d_k), s.v_codec = codec_for(i, s.d_v);
         float *a = in_chunks(&s, 300, once, 1, false), *b = in_chunks(&s, 300, singles, 1, false);

@@ -32,6 +32,7 @@ enum { QUERY = 1, LATENT, ROTATED, EMBED, UNEMBED };
 typedef struct setup {
     const char *isa;
     uint32_t threads, n_heads, n, dk, dv, m, window, keep;
+    bool chunked; /* the window is a chunk */
     qn_kv_form form;
 } setup;
 
@@ -53,7 +54,8 @@ static qn_kv_spec spec_of(const setup *s, qn_kv_layer layers[2])
     layers[1] = (qn_kv_layer){.n_kv_heads = 1, .d_k = s->dk, .d_v = s->dv, .latent = true,
                               .k_codec = c, .v_codec = c};
     qn_kv_spec spec = {.block_tokens = BLOCK, .n_groups = 1, .n_layers = 2, .layers = layers};
-    if (s->window) spec.groups[0] = (qn_kv_group){QN_KV_SLIDING, s->window, s->keep};
+    qn_kv_rule rule = s->chunked ? QN_KV_CHUNKED : QN_KV_SLIDING;
+    if (s->window) spec.groups[0] = (qn_kv_group){rule, s->window, s->keep};
     return spec;
 }
 
@@ -154,7 +156,9 @@ static void reference(const setup *s, uint32_t pos, uint32_t h, double *y)
     memset(sum_of, 0, sizeof sum_of);
     for (uint32_t j = 0; j <= pos; j++) {
         p[j] = 0;
-        if (s->window && j + s->window <= pos && j >= s->keep) continue;
+        if (s->chunked ? j / s->window != pos / s->window
+                       : s->window && j + s->window <= pos && j >= s->keep)
+            continue;
         double dot = 0;
         for (uint32_t i = 0; i < s->n; i++) {
             double key = 0;
@@ -181,6 +185,8 @@ static setup setup_of(uint32_t i)
     setup s = {.threads = 1 + i % 3, .n_heads = 1 + i % 4, .n = 16 + i % 3 * 11, .dk = 32 + i % 3 * 16,
                .dv = i % 2 ? 32 : 16, .m = 24 + i % 2, .window = windows[i % 4], .keep = keeps[i % 4],
                .form = (qn_kv_form)(i % 3), .isa = isas[i % N_ISAS]};
+    s.chunked = s.window && i % 8 > 3;
+    if (s.chunked) s.keep = 0;
     return s;
 }
 
@@ -217,7 +223,7 @@ static void calls_do_not_matter(void **state)
     static const uint32_t whole[] = {600}, ones[] = {1}, mixed[] = {17, 1, 230, 3, 5, 1, 64};
     static const struct { const uint32_t *sizes; uint32_t n; } ways[] = {{whole, 1}, {ones, 1}, {mixed, 7}};
     static float first[600 * 4 * 32], out[600 * 4 * 32];
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 6; i++) {
         setup s = setup_of(i);
         bool any = false;
         for (uint32_t way = 0; way < 3 * N_ISAS; way++) {

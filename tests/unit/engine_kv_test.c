@@ -1,6 +1,6 @@
 /* engine_kv_test.c - KV caches that are quantized (golden/make_kv.py) or of limited size
  * (golden/make_maxkv.py): mlx-lm's bits on the reference device, the positions that its queries attend
- * to, and schemes and kv_config.json as they reach a model's layers. */
+ * to (chunks: golden/make_chunked.py), and schemes and kv_config.json as they reach a model's layers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -195,11 +195,13 @@ typedef struct probe {
     float zeros[MAX_POS * D], values[MAX_POS * D];
 } probe;
 
-static void open_probe(probe *p, const char *device, uint32_t size)
+/* A cache of limited size, or with `chunk` one of chunks. */
+static void open_probe(probe *p, const char *device, uint32_t size, uint32_t chunk)
 {
     qn_err err = {0};
     static qn_kv_layer layer = {.n_kv_heads = 1, .d_k = 16, .d_v = D};
     qn_kv_spec kv = {.n_groups = 1, .n_layers = 1, .layers = &layer};
+    if (chunk) kv.groups[0] = (qn_kv_group){QN_KV_CHUNKED, chunk, 0};
     qn_kv_scheme s = {.max_size = size};
     uint32_t n_blocks[QN_MAX_KV_GROUPS] = {2 * MAX_POS / 16};
     *p = (probe){0};
@@ -275,7 +277,7 @@ static void mlx_queries_see_the_same(void **state)
         uint32_t chunks[MAX_CHUNKS], n = read_u32(json_object_get(c, "chunks"), chunks, MAX_CHUNKS);
         for (int device = 0; device < 2; device++) {
             static probe p;
-            open_probe(&p, device ? "ref" : "cpu", size);
+            open_probe(&p, device ? "ref" : "cpu", size, 0);
             for (uint32_t k = 0, at = 0, singles = 0; k < n; at += chunks[k], k++) {
                 uint64_t seen[MAX_POS];
                 if (chunks[k] > 1) singles = 0;
@@ -288,6 +290,40 @@ static void mlx_queries_see_the_same(void **state)
                                  (unsigned long long)seen[q]);
                     assert_true(at + q < size || json_array_size(set) == size);
                 }
+            }
+            close_probe(&p);
+        }
+    }
+    json_decref(data);
+}
+
+/* Chunks are a matter of positions alone, so mlx-lm's sets are the rule as they are. Of a chunk that is
+ * over no block is held. */
+static void mlx_queries_see_their_chunk(void **state)
+{
+    (void)state;
+    json_t *data = golden("chunked.json"), *c;
+    size_t i;
+    json_array_foreach(json_object_get(data, "sets"), i, c) {
+        const uint32_t chunk = (uint32_t)json_integer_value(json_object_get(c, "chunk"));
+        uint32_t calls[MAX_CHUNKS], n = read_u32(json_object_get(c, "calls"), calls, MAX_CHUNKS);
+        for (int device = 0; device < 2; device++) {
+            static probe p;
+            open_probe(&p, device ? "ref" : "cpu", 0, chunk);
+            for (uint32_t k = 0, at = 0; k < n; at += calls[k], k++) {
+                uint64_t seen[MAX_POS];
+                pass(&p, at, calls[k], 0, seen);
+                for (uint32_t q = 0; q < calls[k]; q++) {
+                    const json_t *set = json_array_get(json_object_get(c, "sets"), at + q);
+                    uint64_t want = 0;
+                    for (size_t s = 0; s < json_array_size(set); s++)
+                        want |= UINT64_C(1) << json_integer_value(json_array_get(set, s));
+                    if (seen[q] != want)
+                        fail_msg("%s, chunks of %u: position %u sees %llx, mlx-lm's %llx", p.dev->name,
+                                 chunk, at + q, (unsigned long long)seen[q], (unsigned long long)want);
+                }
+                const uint32_t end = at + calls[k], start = end / chunk * chunk;
+                assert_int_equal(p.table.n[0], (end + 15) / 16 - start / 16);
             }
             close_probe(&p);
         }
@@ -649,6 +685,7 @@ int main(void)
         cmocka_unit_test(mlx_logits_at_its_chunks),
         cmocka_unit_test(logits_of_limited_caches),
         cmocka_unit_test(mlx_queries_see_the_same),
+        cmocka_unit_test(mlx_queries_see_their_chunk),
         cmocka_unit_test(mlx_replies_through_the_engine),
         cmocka_unit_test(mlx_replies_after_saved_caches),
         cmocka_unit_test(forms_of_saved_caches_are_checked),

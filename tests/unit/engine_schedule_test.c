@@ -614,10 +614,11 @@ static void test_strict_window(void **state)
 {
     (void)state;
     enum { N = 6, PREFIX = 100, WINDOW = 60 };
-    for (uint32_t kind = 0; kind < 3; kind++) {
+    for (uint32_t kind = 0; kind < 4; kind++) {
         for (uint32_t blocks = 16; blocks < 40; blocks++) {
             qn_model *m = qn_fake_model(&(qn_fake_opts){.window = WINDOW, .bounded = kind == 1,
-                                                        .recurrent = kind == 2, .max_positions = 256});
+                                                        .recurrent = kind == 2, .chunked = kind == 3,
+                                                        .max_positions = 256});
             qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = 16, .max_rows = N, .strict_kv = true,
                                                       .step_tokens = 16, .mixed_tokens = 16,
                                                       .checkpoint_tokens = 10, .checkpoint_min = 1,
@@ -769,34 +770,47 @@ static void test_traces_bounded(void **state)
         trace(13000 + i, (qn_fake_opts){.window = 1 + i % 70, .keep = 1 + i % 40, .bounded = true});
 }
 
+/* Chunks beside a group that has everything, or alone. */
+static void test_traces_chunked(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_traces(); i++)
+        trace(17000 + i, (qn_fake_opts){.window = 1 + i * 7 % 130, .chunked = true, .bounded = i % 3 == 0,
+                                        .recurrent = i % 3 == 1});
+}
+
 /* Whatever the length, a row of a limited cache holds no more than its kept blocks, its window's and
- * the slack; and what was let go is free for others. */
+ * the slack, and with chunks no slack; and what was let go is free for others. */
 static void test_bounded_memory(void **state)
 {
     (void)state;
     enum { BLOCK = 16, SIZE = 40, KEEP = 4, STEP = 32 };
-    qn_model *m = qn_fake_model(&(qn_fake_opts){.window = SIZE - KEEP, .keep = KEEP, .bounded = true,
-                                                .max_positions = 4096});
-    qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = BLOCK, .step_tokens = STEP,
-                                              .mixed_tokens = STEP, .max_rows = 2, .no_prefix_cache = true});
-    static request q[2];
-    for (uint32_t i = 0; i < 2; i++) {
-        make(&q[i], 2000, 500);
-        submit(e, &q[i]);
+    for (int chunked = 0; chunked < 2; chunked++) {
+        const uint32_t keep = chunked ? 0 : KEEP;
+        qn_model *m = qn_fake_model(&(qn_fake_opts){.window = SIZE - keep, .keep = keep, .bounded = true,
+                                                    .chunked = chunked, .max_positions = 4096});
+        qn_engine *e = start(m, &(qn_engine_opts){.block_tokens = BLOCK, .step_tokens = STEP,
+                                                  .mixed_tokens = STEP, .max_rows = 2, .no_prefix_cache = true});
+        static request q[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            make(&q[i], 2000, 500);
+            submit(e, &q[i]);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            finish(&q[i]);
+            assert_int_equal(q[i].n_tokens, 500);
+            verify(m, &q[i]);
+        }
+        qn_engine_stats s;
+        qn_engine_stats_get(e, &s);
+        uint32_t most = (SIZE - keep + 2 * BLOCK + STEP + BLOCK) / BLOCK + 1;
+        assert_true(s.kv_bytes_total <= 2 * (most + 2) * BLOCK * sizeof(uint32_t));
+        if (chunked) most = (SIZE + STEP + BLOCK - 1) / BLOCK + 1;
+        assert_true(s.kv_bytes_peak <= 2 * most * BLOCK * sizeof(uint32_t));
+        assert_int_equal(s.preemptions, 0);
+        wait_idle(e);
+        stop(e, m);
     }
-    for (uint32_t i = 0; i < 2; i++) {
-        finish(&q[i]);
-        assert_int_equal(q[i].n_tokens, 500);
-        verify(m, &q[i]);
-    }
-    qn_engine_stats s;
-    qn_engine_stats_get(e, &s);
-    uint32_t most = (SIZE - KEEP + 2 * BLOCK + STEP + BLOCK) / BLOCK + 1;
-    assert_true(s.kv_bytes_peak <= 2 * most * BLOCK * sizeof(uint32_t));
-    assert_true(s.kv_bytes_total <= 2 * (most + 2) * BLOCK * sizeof(uint32_t));
-    assert_int_equal(s.preemptions, 0);
-    wait_idle(e);
-    stop(e, m);
 }
 
 int main(void)
@@ -823,6 +837,7 @@ int main(void)
         cmocka_unit_test(test_traces),
         cmocka_unit_test(test_traces_window),
         cmocka_unit_test(test_traces_recurrent),
+        cmocka_unit_test(test_traces_chunked),
         cmocka_unit_test(test_traces_bounded),
         cmocka_unit_test(test_bounded_memory),
     };

@@ -35,7 +35,7 @@ typedef struct attend {
     uint32_t q_head, y_head;   /* elements of a query head, and of its result */
     uint32_t v_ld;             /* of a value: y_head rounded up to 16 */
     uint32_t group_heads;      /* G */
-    uint32_t window;           /* 0: everything before */
+    const qn_kv_group *group;
     uint32_t keep;             /* keys at the start that are seen as well */
     uint32_t tile_rows, n_units;
     uint32_t first_split, n_splits; /* of the round (by split) */
@@ -81,7 +81,7 @@ static unit find_unit(const attend *w, uint32_t i)
 static void row_keys(const attend *w, const unit *u, uint32_t i, uint32_t *from, uint32_t *to)
 {
     *to = u->item->n_past + (u->row0 + i) / w->group_heads + 1;
-    *from = w->window && *to > w->window ? *to - w->window : 0;
+    *from = qn_kv_first_seen(w->group, *to - 1);
     if (*from <= w->keep) *from = 0;
 }
 
@@ -312,7 +312,7 @@ static uint32_t most_splits(const attend *w, uint64_t *work)
         uint32_t end = b->items[i].n_past + b->items[i].n_new;
         uint32_t n = (end - 1) / QN_KV_SPLIT + 1 + (w->keep > 0);
         if (n > most) most = n;
-        uint32_t seen = w->window && w->window < end ? w->window : end;
+        uint32_t window = w->group->window, seen = window && window < end ? window : end;
         *work += (uint64_t)b->items[i].n_new * seen * (w->q_head + w->y_head);
     }
     *work *= w->a->n_heads;
@@ -371,8 +371,7 @@ qn_tensor qn_cpu_attend(qn_run *r, qn_tensor q, const qn_attend *a)
                 .y = qn_cpu_take(run, q.rows, a->n_heads * y_head),
                 .q_head = q_head, .y_head = y_head, .v_ld = (y_head + 15) & ~15u,
                 .group_heads = a->n_heads / l->n_kv_heads,
-                .window = g->rule == QN_KV_SLIDING ? g->window : 0,
-                .keep = g->keep};
+                .group = g, .keep = g->keep};
     uint32_t threads = qn_pool_threads(run->cpu->pool);
     if (run->measures) {
         measure(&w, threads);

@@ -60,6 +60,10 @@ qn_ref_visible qn_ref_visible_to(const qn_kv_group *group, const qn_item *item, 
 {
     qn_ref_visible v = {.end = {pos + 1}, .n = pos + 1};
     const uint32_t window = group->window, keep = group->keep, from = item->decode_from;
+    if (group->rule == QN_KV_CHUNKED) {
+        v.first[0] = qn_kv_first_seen(group, pos);
+        v.n -= v.first[0];
+    }
     if (group->rule != QN_KV_SLIDING || v.n <= keep + window) return v;
     v = (qn_ref_visible){.end = {keep, pos + 1}, .first = {0, pos + 1 - window}, .n = keep + window};
     if (!from || pos < from) return v;
