@@ -96,7 +96,8 @@ typedef enum qn_router_kind {
         0, /* R1: probabilities over all experts, the k largest; normalized if asked */
     QN_ROUTE_SOFTMAX_TOP, /* R2: the k largest logits, softmax over those */
     QN_ROUTE_SIGMOID, /* R3, in float32: the k largest of sigmoid + bias, weights without the bias */
-    QN_ROUTE_SOFTMAX_GROUPS /* R4: probabilities over all experts, groups as below, the k largest */
+    QN_ROUTE_SOFTMAX_GROUPS, /* R4: probabilities over all experts, groups as below, the k largest */
+    QN_ROUTE_SIGMOID_INPUT /* R5, k = 1: the largest logit; its sigmoid in float32 is for the expert's input */
 } qn_router_kind;
 
 typedef struct qn_router {
@@ -127,6 +128,11 @@ typedef struct qn_rope_desc {
     float base, pos_scale, mscale;
     const float *freqs; /* [dims/2] or NULL; copied by rope_new */
 } qn_rope_desc;
+
+/* A factor that grows with the position p: log(floor((p + 1) / step) + 1) * rate + 1. */
+typedef struct qn_pos_scale {
+    float step, rate; /* step 0: none */
+} qn_pos_scale;
 
 typedef struct qn_attend {
     uint32_t layer;   /* index into the KV spec's layers */
@@ -294,6 +300,9 @@ struct qn_ops {
     /* x [T, n] times one factor per row s [T, 1]. */
     qn_tensor (*mul_rows)(qn_run *r, qn_tensor x, qn_tensor s);
 
+    /* x [T, n] times each row's factor by its position. */
+    qn_tensor (*scale_by_pos)(qn_run *r, qn_tensor x, const qn_pos_scale *how);
+
     /* x in float32, and x in the number type of `like`, for the few places where a reference leaves
      * its own type. A device that keeps activations in float32 gives x back. */
     qn_tensor (*widen)(qn_run *r, qn_tensor x);
@@ -365,5 +374,8 @@ void qn_transpose_heads(float *dst, const float *src, uint32_t n, uint32_t a, ui
 /* The inverse frequencies of a rotary table in float32, inv[dims/2], by MLX's formula (spec
  * numerics 6.2, exp of 4.1) (no failure). */
 void qn_rope_inv(const qn_rope_desc *desc, float *inv);
+
+/* The factor at a position, in float32 as mlx-lm's llama4 has it (no failure). */
+float qn_pos_factor(const qn_pos_scale *how, uint32_t pos);
 
 #endif

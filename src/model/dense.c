@@ -36,17 +36,19 @@ static void project_qkv(const qn_layer *l, qn_run *r, qn_tensor x, qn_tensor y[3
     y[2] = qn_cols(all, nq + nk, nk);
 }
 
-static qn_tensor head_norm(const qn_dense *m, qn_run *r, qn_tensor x, const qn_norm *n,
-                           uint32_t d_head)
+static bool rotates(const qn_layer *l) { return l->d->rope != QN_NO_ROPE; }
+
+static qn_tensor head_norm(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor x,
+                           const qn_norm *n)
 {
-    if (m->d.qk_norm == QN_QK_NONE) return x;
-    return r->ops->rms_norm(r, x, n->w, m->d.qk_norm == QN_QK_HEAD ? d_head : x.cols,
-                            m->d.norm_eps);
+    if (m->d.qk_norm == QN_QK_NONE || (m->d.qk_norm_rotated && !rotates(l))) return x;
+    return r->ops->rms_norm(r, x, n->w, m->d.qk_norm == QN_QK_HEAD ? l->d->d_head : x.cols,
+                            m->d.qk_norm_eps > 0 ? m->d.qk_norm_eps : m->d.norm_eps);
 }
 
 static void rotate(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor q, qn_tensor k)
 {
-    if (l->d->rope == QN_NO_ROPE) return;
+    if (!rotates(l)) return;
     const qn_rope *rope = m->ropes[l->d->rope];
     r->ops->rope(r, q, l->d->d_head, rope);
     r->ops->rope(r, k, l->d->d_head, rope);
@@ -71,9 +73,11 @@ static qn_tensor attention(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x
     project_qkv(l, r, x, y);
     qn_tensor gate = split_gate(m, r, l, &y[0]);
     if (m->d.rope_before_norm) rotate(m, r, l, y[0], y[1]);
-    y[0] = head_norm(m, r, y[0], &l->q_norm, l->d->d_head);
-    y[1] = head_norm(m, r, y[1], &l->k_norm, l->d->d_head);
+    y[0] = head_norm(m, r, l, y[0], &l->q_norm);
+    y[1] = head_norm(m, r, l, y[1], &l->k_norm);
     if (!m->d.rope_before_norm) rotate(m, r, l, y[0], y[1]);
+    if (m->d.query_scale.step > 0 && !rotates(l))
+        y[0] = r->ops->scale_by_pos(r, y[0], &m->d.query_scale);
     r->ops->kv_write(r, i, y[1], y[2]);
     qn_attend a = {
         .layer = i,
@@ -161,7 +165,7 @@ static qn_tensor mixer(const qn_dense *m, qn_run *r, uint32_t i, qn_tensor x)
 }
 
 /* Experts (spec models 3.6): each row goes through its k experts, and through the shared one if
- * there is one. */
+ * there is one. Weights are for the experts' results, or with R5 for what they read. */
 static qn_tensor experts(const qn_dense *m, qn_run *r, const qn_layer *l, qn_tensor x)
 {
     const qn_ops *o = r->ops;
@@ -170,9 +174,11 @@ static qn_tensor experts(const qn_dense *m, qn_run *r, const qn_layer *l, qn_ten
     qn_routing to = o->route(r, linear(r, x, &l->router), &how);
     qn_tensor y[2], h;
     const qn_linear *w[2] = {&l->e_gate, &l->e_up}, *down = &l->e_down;
-    o->expert_linear(r, 2, y, x, to.ids, w);
+    const bool of_input = how.kind == QN_ROUTE_SIGMOID_INPUT;
+    qn_tensor in = of_input ? o->mul_rows(r, x, o->cast_like(r, to.weights, x)) : x;
+    o->expert_linear(r, 2, y, in, to.ids, w);
     o->expert_linear(r, 1, &h, o->glu(r, y[0], y[1], m->d.act), to.ids, &down);
-    h = o->combine(r, h, to.weights);
+    if (!of_input) h = o->combine(r, h, to.weights);
     if (!l->s_up.w) return h;
     const qn_linear *s[3] = {&l->s_gate, &l->s_up, &l->s_mix};
     qn_tensor z[3];

@@ -487,13 +487,14 @@ static qn_code plan_kv(qn_dense *m, qn_err *err)
             continue;
         }
         uint32_t g = 0;
-        while (g < kv->n_groups && kv->groups[g].window != l->window) g++;
+        const qn_kv_rule rule = l->chunked ? QN_KV_CHUNKED : l->window ? QN_KV_SLIDING : QN_KV_FULL;
+        while (g < kv->n_groups && (kv->groups[g].window != l->window || kv->groups[g].rule != rule)) g++;
         if (g == kv->n_groups) {
             if (g == QN_MAX_KV_GROUPS) {
                 return qn_err_set(err, QN_UNSUPPORTED, "more than %d different attention windows",
                                   QN_MAX_KV_GROUPS);
             }
-            kv->groups[g] = (qn_kv_group){l->window ? QN_KV_SLIDING : QN_KV_FULL, l->window, 0};
+            kv->groups[g] = (qn_kv_group){rule, l->window, 0};
             kv->n_groups++;
         }
         kv->layers[i] = (qn_kv_layer){.group = g,

@@ -60,6 +60,7 @@ typedef struct qn_names {
 typedef struct qn_layer_desc {
     uint32_t n_heads, n_kv_heads, d_head, d_ff;
     uint32_t window; /* 0: full attention */
+    bool chunked;    /* the window is a chunk: it does not slide */
     uint8_t rope;    /* index into qn_desc.ropes, or QN_NO_ROPE */
     bool sparse;     /* experts instead of one MLP */
     bool recurrent;  /* gated delta rule instead of attention */
@@ -94,6 +95,9 @@ typedef struct qn_desc {
     float norm_eps;
     qn_qk_norm qk_norm;
     bool rope_before_norm;              /* q and k are rotated before their norm */
+    bool qk_norm_rotated;               /* only layers that rotate q and k norm them */
+    float qk_norm_eps;                  /* 0: norm_eps */
+    qn_pos_scale query_scale;           /* of queries in layers that do not rotate */
     bool qkv_bias, o_bias, mlp_bias, head_bias;
     qn_mlp_kind mlp;
     qn_act act;

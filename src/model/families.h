@@ -43,6 +43,7 @@ qn_code qn_kimi_k25_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *
 qn_code qn_cohere2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_exaone4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_starcoder2_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
+qn_code qn_llama4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_llama4_text_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_lille_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);
 qn_code qn_qwen2_moe_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err);

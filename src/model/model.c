@@ -29,6 +29,7 @@ static const qn_family families[] = {
     {"kimi_k25", qn_kimi_k25_read},
     {"lille-130m", qn_lille_read},
     {"llama", qn_llama_read},
+    {"llama4", qn_llama4_read},
     {"llama4_text", qn_llama4_text_read},
     {"mimo", qn_mimo_read},
     {"minicpm", qn_minicpm_read},
@@ -84,7 +85,7 @@ const char *const *qn_model_types(void)
         "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone", "exaone4", "gemma", "gemma2", "gemma3",
         "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "granite", "helium", "hunyuan_v1_dense",
         "internlm3", "iquestcoder", "joyai_llm_flash", "kimi_k2", "kimi_k25", "lille-130m", "llama",
-        "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen",
+        "llama4", "llama4_text", "mimo", "minicpm", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen",
         "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_moe",
         "seed_oss", "smollm3", "starcoder2", "telechat3", NULL,
     };

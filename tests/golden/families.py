@@ -37,6 +37,14 @@ def latent(model_type, **kw):
               rope_theta=10000.0, n_routed_experts=None) | kw
 
 
+def llama4(**kw):
+    """Chunks that begin in the prompt and in the reply; no experts unless they are asked for."""
+    text = of("llama4_text", num_hidden_layers=5, head_dim=16, attention_bias=False, attention_chunk_size=8,
+              interleave_moe_layer_step=6, intermediate_size_mlp=192, num_experts_per_tok=1, num_local_experts=6,
+              rope_scaling=None, rope_theta=500000.0, use_qk_norm=True, floor_scale=4)
+    return {"model_type": "llama4", "vocab_size": 96, "text_config": text | kw}
+
+
 DEEPSEEK_YARN = {**YARN, "type": "yarn", "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
 
 FAMILIES = {
@@ -177,6 +185,13 @@ FAMILIES = {
                    no_rope_layers=[1, 0], use_qk_norm=True),
         "no-norm": of("llama4_text", intermediate_size_mlp=128, head_dim=32, rope_theta=500000.0,
                       tie_word_embeddings=False, no_rope_layers=[1, 1], use_qk_norm=False),
+    },
+    "llama4": {
+        "base": llama4(),
+        "experts": llama4(num_hidden_layers=4, interleave_moe_layer_step=2, attention_chunk_size=5, floor_scale=3),
+        "all-experts": llama4(num_hidden_layers=4, interleave_moe_layer_step=1, head_dim=32, num_local_experts=4,
+                              attention_bias=True, use_qk_norm=False, rope_scaling=LLAMA3, attention_chunk_size=17,
+                              attn_temperature_tuning=False),
     },
     "lille-130m": {"base": lille()},
     "deepseek_v2": {

@@ -294,6 +294,21 @@ def recurrent():
         put(f"delta.{t}", (4, 12, 16), q=q, k=k, v=v, g=g, beta=beta, y=y.reshape(6, 48))
 
 
+# ---- llama4: a router whose weights are for inputs, queries that grow with the position ----
+
+def llama4():
+    for t in TYPES:
+        for n in (8, 60):
+            x = floats(TYPES[t], 4, n)
+            ids = mx.argpartition(-x, kth=0, axis=-1)[..., :1]
+            y = mx.sigmoid(mx.take_along_axis(x, ids, axis=-1).astype(mx.float32))
+            put(f"route.input.{t}.{n}", (4, 1, 0), x=x, ids=ids, y=y)
+        for past, step, rate in ((0, 4, 0.1), (8189, 8192, 0.1), (1000003, 8192, 0.25)):
+            x = floats(TYPES[t], 7, 40)
+            by = mx.log(mx.floor(mx.arange(past + 1, past + 8) / step) + 1.0) * rate + 1.0
+            put(f"pos_scale.{t}.{past}", (past, step, rate), x=x, y=(x * by[:, None]).astype(x.dtype))
+
+
 # ---- files ----
 
 def raw(a):
@@ -324,7 +339,7 @@ if __name__ == "__main__":
     if os.environ.get("MLX_DISABLE_COMPILE") != "1":
         sys.exit("set MLX_DISABLE_COMPILE=1: the reference is uncompiled mlx")
     mx.set_default_device(mx.cpu)
-    for make in (dense, quantized, extreme_scales, norms, ropes, attention, elementwise, experts, recurrent):
+    for make in (dense, quantized, extreme_scales, norms, ropes, attention, elementwise, experts, recurrent, llama4):
         make()
     here = os.path.dirname(os.path.abspath(__file__))
     write(os.path.join(here, "ops.safetensors"),

@@ -127,6 +127,8 @@ static size_t elementwise(const side *s, const inputs *in, int round, float *out
     n += take(s, CALL(s, scale, s->run, a, 0.37f), out + n);
     n += take(s, CALL(s, softcap, s->run, a, 1.25f), out + n);
     n += take(s, CALL(s, mul_rows, s->run, a, up(s, in->b, t, 1)), out + n);
+    const qn_pos_scale by_pos = {(float)(1 + round % 7), 0.3f};
+    n += take(s, CALL(s, scale_by_pos, s->run, a, &by_pos), out + n);
     n += take(s, CALL(s, out_rows, s->run, a), out + n);
     qn_tensor x = CALL(s, scale, s->run, a, 1.0f);
     CALL(s, accumulate, s->run, &x, b);
@@ -244,13 +246,15 @@ static size_t expert_products(const side *s, const inputs *in, int round, float 
 static size_t routing(const side *s, const inputs *in, int round, float *out)
 {
     uint32_t e = 2 + in->cols % 60, k;
-    if (round % 4 > 1) e = e / 3 * 3 + 3; /* for groups */
-    k = 1 + (uint32_t)round % (e < 8 ? e : 8);
-    qn_router how = {.kind = (qn_router_kind)(round % 4), .k = k, .normalize = round % 3 == 0,
+    const qn_router_kind kind = (qn_router_kind)(round % 5);
+    const bool groups = kind == QN_ROUTE_SIGMOID || kind == QN_ROUTE_SOFTMAX_GROUPS;
+    if (groups) e = e / 3 * 3 + 3;
+    k = kind == QN_ROUTE_SIGMOID_INPUT ? 1 : 1 + (uint32_t)round % (e < 8 ? e : 8);
+    qn_router how = {.kind = kind, .k = k, .normalize = round % 3 == 0,
                      .n_groups = 1, .scale = 1.5f};
     float bias[64];
     for (uint32_t i = 0; i < e; i++) bias[i] = (float)((i * 7 + 3) % e) * 0.03f + 0.01f;
-    if (round % 4 > 1 && e / 3 * 2 >= k && e >= 6) how.n_groups = 3, how.n_kept = 1 + (e / 3 < k);
+    if (groups && e / 3 * 2 >= k && e >= 6) how.n_groups = 3, how.n_kept = 1 + (e / 3 < k);
     how.bias = up(s, bias, 1, e);
     CALL(s, begin, s->run, &in->batch, NULL);
     float logits[MAX_T * 64];

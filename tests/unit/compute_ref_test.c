@@ -318,6 +318,16 @@ static void head_part_case(const rig *g)
     finish(g);
 }
 
+static void pos_scale_case(const rig *g)
+{
+    step s;
+    qn_tensor x = tensor(g, "x");
+    const qn_pos_scale how = {(float)g->n[1], (float)g->n[2]};
+    start(g, &s, (uint32_t)g->n[0], x.rows, NULL, NULL);
+    check(g, g->ops->scale_by_pos(g->run, x, &how));
+    finish(g);
+}
+
 /* ---- experts ---- */
 
 static void route_case(const rig *g)
@@ -437,7 +447,7 @@ static const kind kinds[] = {
     {"mul", binary_case},        {"glu", binary_case},          {"accumulate", accumulate_case},
     {"rows_mul", rows_mul_case}, {"head_part", head_part_case}, {"route", route_case},
     {"combine", combine_case},   {"expert", expert_case},       {"conv", conv_case},
-    {"delta", delta_case},       {"decay", decay_case},
+    {"delta", delta_case},       {"decay", decay_case},         {"pos_scale", pos_scale_case},
 };
 
 static bool open_rig(rig *g, const char *isa, uint32_t threads)

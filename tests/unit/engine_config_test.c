@@ -56,6 +56,11 @@ static const row rows[] = {
     {"glm4_moe_lite", "config.topk_method", "\"greedy\"", "noaux_tc"},
     {"glm4_moe_lite", "config.scoring_func", "\"softmax\"", "sigmoid"},
     {"glm4_moe_lite", "config.num_experts_per_tok", "9", "num_experts_per_tok"},
+    {"llama4", "config.text_config", NULL, "text_config"},
+    {"llama4", "config.text_config.num_experts_per_tok", "2", "num_experts_per_tok"},
+    {"llama4", "config.text_config.attention_chunk_size", "0", "attention_chunk_size"},
+    {"llama4", "config.text_config.floor_scale", "0", "floor_scale"},
+    {"llama4", "config.text_config.interleave_moe_layer_step", "5", "feed_forward.router"},
     {"gemma3", "config.text_config", NULL, "text_config"},
     {"gemma3_text", "config.sliding_window_pattern", "0", "sliding_window_pattern"},
 };

@@ -5,7 +5,7 @@
  * engine, and then all at once under other caps, chunk sizes, block sizes, thread counts, arrival
  * orders, and with KV pools so small that rows are preempted. Some prompts begin alike, some are
  * longer than a split of attention and a block of any size. Models: synthetic llama, gemma3_text
- * (windows), qwen3_moe (experts), qwen3_5 (recurrent), deepseek_v3 (latents), and some with KV in 8
+ * (windows), qwen3_moe (experts), qwen3_5 (recurrent), deepseek_v3 (latents), llama4 (chunks), and some with KV in 8
  * and 4 bits.
  * QUERN_TEST_LONG=1 tries every combination, otherwise each setting once. Under the thread sanitizer,
  * which makes everything many times slower, two settings of fewer models show the races.
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,18 +178,28 @@ static uint32_t longest(const setting *s, const request *q)
     return n + MAX_REPLY;
 }
 
-/* The smallest pool that takes that one alone; 0 where pools are not small. */
+/* The smallest pool that takes that one alone; 0 where pools are not small. Beside groups that keep
+ * everything the engine gives windows what all rows need, or if that is the larger part of the memory,
+ * scales all groups alike. */
 static uint64_t tight_bytes(const qn_model *m, const setting *s, const request *q)
 {
     qn_kv_spec kv = m->kv;
     kv.block_tokens = s->block;
-    uint64_t bytes = 0;
+    double windows = 0, limited = 0, one = 0, all = 0;
     for (uint32_t g = 0; s->kv_bytes && g < kv.n_groups; g++) {
-        uint32_t n = longest(s, q), seen = kv.groups[g].window + kv.groups[g].keep + s->step;
-        if (max_kv_size && seen < n) n = seen; /* the only group, so that rows must compete here */
-        bytes += m->dev->ops->kv_block_bytes(m->dev, &kv, g) * (n / s->block + 8);
+        const double block = (double)m->dev->ops->kv_block_bytes(m->dev, &kv, g);
+        const uint32_t n = longest(s, q), most = kv.groups[g].window + kv.groups[g].keep + s->step;
+        const uint32_t seen = kv.groups[g].window && most + s->block < n ? most : n;
+        if (kv.groups[g].window) {
+            windows += block * (((seen < n ? seen + s->block : n) / s->block + 3) * s->rows);
+            limited += block * (seen / s->block + 8);
+        } else {
+            one += block * (n / s->block + 8);
+            all += block * ((n / s->block + 3) * s->rows);
+        }
     }
-    return bytes;
+    if (all <= 0) return (uint64_t)limited; /* rows compete for the windows */
+    return (uint64_t)ceil(windows <= one ? windows + one : one * (windows + all) / all);
 }
 
 static void open_model(qn_synth_model *l, const json_t *recipe, uint32_t threads)
@@ -355,6 +366,17 @@ static void test_latent(void **state)
     device = NULL, only_short = false;
 }
 
+/* Chunks end within prompts, replies and blocks. On `ref` too, where cached prefixes are shared. */
+static void test_chunks(void **state)
+{
+    (void)state;
+    if (only_races) return;
+    check_model("llama4", "experts-bf16-q4");
+    device = "ref", only_short = true;
+    check_model("llama4", "all-experts-bf16-q4");
+    device = NULL, only_short = false;
+}
+
 /* The same with quantized KV caches, keys and values alike and apart, and with a most KV size. */
 static void test_codecs(void **state)
 {
@@ -385,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_recurrent),
         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_codecs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

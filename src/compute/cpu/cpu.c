@@ -305,6 +305,7 @@ static const qn_ops cpu_ops = {
     .scale = qn_cpu_scale,
     .softcap = qn_cpu_softcap,
     .mul_rows = qn_cpu_mul_rows,
+    .scale_by_pos = qn_cpu_scale_by_pos,
     .widen = qn_cpu_widen,
     .cast_like = qn_cpu_cast_like,
     .head_part = qn_cpu_head_part,

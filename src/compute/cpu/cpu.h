@@ -139,6 +139,7 @@ qn_tensor qn_cpu_scale(qn_run *r, qn_tensor x, float s);
 qn_tensor qn_cpu_softcap(qn_run *r, qn_tensor x, float cap);
 void qn_cpu_accumulate(qn_run *r, qn_tensor *x, qn_tensor y);
 qn_tensor qn_cpu_mul_rows(qn_run *r, qn_tensor x, qn_tensor s);
+qn_tensor qn_cpu_scale_by_pos(qn_run *r, qn_tensor x, const qn_pos_scale *how);
 qn_tensor qn_cpu_widen(qn_run *r, qn_tensor x);
 qn_tensor qn_cpu_cast_like(qn_run *r, qn_tensor x, qn_tensor like);
 qn_tensor qn_cpu_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t from, uint32_t n,

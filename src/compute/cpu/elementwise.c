@@ -139,6 +139,31 @@ qn_tensor qn_cpu_mul_rows(qn_run *r, qn_tensor x, qn_tensor s)
     return o.y;
 }
 
+typedef struct pos_job {
+    qn_tensor y, x;
+    const uint32_t *pos; /* [T] */
+    qn_pos_scale how;
+} pos_job;
+
+static void scale_positions(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const pos_job *j = arg;
+    for (uint32_t r = r0; r < r1; r++) {
+        float *y = qn_cpu_row(j->y, r), s = qn_pos_factor(&j->how, j->pos[r]);
+        const float *x = qn_cpu_row(j->x, r);
+        for (uint32_t i = 0; i < j->x.cols; i++) y[i] = x[i] * s;
+    }
+}
+
+qn_tensor qn_cpu_scale_by_pos(qn_run *r, qn_tensor x, const qn_pos_scale *how)
+{
+    qn_check(x.rows == r->batch->n_tokens);
+    qn_cpu_run *c = (qn_cpu_run *)r;
+    pos_job j = {qn_cpu_take(c, x.rows, x.cols), x, r->batch->pos, *how};
+    qn_cpu_rows(c, scale_positions, &j, x.rows, x.cols);
+    return j.y;
+}
+
 typedef struct pick_job {
     qn_tensor y, x, tail;
     uint32_t d, from, n;

@@ -105,12 +105,19 @@ static void route_groups(const qn_router *how, const float *x, uint32_t n, float
     for (uint32_t j = 0; j < how->k; j++) w[j] = c[ids[j]] * how->scale;
 }
 
+static void route_input(const float *x, uint32_t n, uint32_t *ids, float *w)
+{
+    top_k(x, n, 1, ids);
+    w[0] = 1.0f / (1.0f + expf(-x[ids[0]]));
+}
+
 qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
 {
     qn_cpu_run *c = (qn_cpu_run *)r;
     const uint32_t n = logits.cols;
     const bool sigmoid = how->kind == QN_ROUTE_SIGMOID;
     qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= n);
+    qn_check(how->kind != QN_ROUTE_SIGMOID_INPUT || how->k == 1);
     qn_check(!sigmoid || (how->bias.rows == 1 && how->bias.cols == n));
     qn_check(how->n_groups <= 1 || (n % how->n_groups == 0 && how->n_kept <= how->n_groups &&
                                     (!sigmoid || n >= 2 * how->n_groups)));
@@ -124,6 +131,7 @@ qn_routing qn_cpu_route(qn_run *r, qn_tensor logits, const qn_router *how)
         uint32_t *ids = ids_row(out.ids, t);
         float *w = qn_cpu_row(out.weights, t);
         if (sigmoid) route_sigmoid(how, x, n, p, p + n, best, ids, w);
+        else if (how->kind == QN_ROUTE_SIGMOID_INPUT) route_input(x, n, ids, w);
         else if (how->kind == QN_ROUTE_SOFTMAX_GROUPS) route_groups(how, x, n, p, best, ids, w);
         else route_row(how, x, n, p, ids, w);
     }

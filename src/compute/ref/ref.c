@@ -268,6 +268,7 @@ static const qn_ops ref_ops = {
     .scale = qn_ref_scale,
     .softcap = qn_ref_softcap,
     .mul_rows = qn_ref_mul_rows,
+    .scale_by_pos = qn_ref_scale_by_pos,
     .widen = qn_ref_widen,
     .cast_like = qn_ref_cast_like,
     .head_part = qn_ref_head_part,

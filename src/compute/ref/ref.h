@@ -190,6 +190,7 @@ qn_tensor qn_ref_mul(qn_run *r, qn_tensor a, qn_tensor b);
 qn_tensor qn_ref_scale(qn_run *r, qn_tensor x, float s);
 qn_tensor qn_ref_softcap(qn_run *r, qn_tensor x, float cap);
 qn_tensor qn_ref_mul_rows(qn_run *r, qn_tensor x, qn_tensor s);
+qn_tensor qn_ref_scale_by_pos(qn_run *r, qn_tensor x, const qn_pos_scale *how);
 qn_tensor qn_ref_widen(qn_run *r, qn_tensor x);
 qn_tensor qn_ref_cast_like(qn_run *r, qn_tensor x, qn_tensor like);
 qn_tensor qn_ref_head_part(qn_run *r, qn_tensor x, uint32_t d, uint32_t from, uint32_t n,

@@ -197,6 +197,38 @@ qn_tensor qn_ref_mul_rows(qn_run *r, qn_tensor x, qn_tensor s)
     return j.y;
 }
 
+typedef struct pos_job {
+    const qn_ref_kernels *k;
+    qn_tensor y, x;
+    const uint32_t *pos; /* [T] */
+    qn_pos_scale how;
+} pos_job;
+
+/* The factors are float32, and the products are cast back. */
+static void scale_positions(const void *arg, uint32_t r0, uint32_t r1)
+{
+    const pos_job *j = arg;
+    float v[CHUNK];
+    for (uint32_t r = r0; r < r1; r++) {
+        const float s = qn_pos_factor(&j->how, j->pos[r]);
+        for (uint32_t c = 0; c < j->x.cols; c += CHUNK) {
+            uint32_t n = j->x.cols - c < CHUNK ? j->x.cols - c : CHUNK;
+            j->k->widen(v, qn_ref_at(j->x, r, c), j->x.dtype, n);
+            for (uint32_t i = 0; i < n; i++) v[i] = v[i] * s;
+            j->k->narrow(qn_ref_at(j->y, r, c), j->y.dtype, v, n);
+        }
+    }
+}
+
+qn_tensor qn_ref_scale_by_pos(qn_run *r, qn_tensor x, const qn_pos_scale *how)
+{
+    qn_check(x.rows == r->batch->n_tokens);
+    qn_ref_run *c = (qn_ref_run *)(void *)r;
+    pos_job j = {c->ref->k, qn_ref_take(c, x.rows, x.cols, x.dtype), x, r->batch->pos, *how};
+    qn_ref_rows(c, scale_positions, &j, x.rows, x.cols);
+    return j.y;
+}
+
 static void copy_values(const job *j, float *v, uint32_t n)
 {
     (void)j;

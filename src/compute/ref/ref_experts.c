@@ -97,14 +97,24 @@ static void route_groups(const qn_ref_kernels *k, const qn_router *how, float *x
     for (uint32_t j = 0; j < how->k; j++) w[j] = qn_ref_round(-c[idx[j]] * scale, t);
 }
 
+/* The largest of x [n] alone, weighed by its sigmoid; area has 2n floats. */
+static void route_input(const qn_router *how, const float *x, uint32_t n, uint32_t *idx, float *w,
+                        float *area)
+{
+    for (uint32_t i = 0; i < n; i++) area[i] = -x[i];
+    choose(how, area, n, idx, area + n);
+    w[0] = qn_ref_sigmoid(x[idx[0]], QN_F32);
+}
+
 qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
 {
     qn_ref_run *c = (qn_ref_run *)(void *)r;
     const qn_ref_kernels *k = c->ref->k;
     const bool sigmoid = how->kind == QN_ROUTE_SIGMOID;
     const uint32_t n = logits.cols;
-    const qn_dtype type = sigmoid ? QN_F32 : logits.dtype;
-    qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= n);
+    const bool input = how->kind == QN_ROUTE_SIGMOID_INPUT;
+    const qn_dtype type = sigmoid || input ? QN_F32 : logits.dtype;
+    qn_check(how->k >= 1 && how->k <= MAX_TOP_K && how->k <= n && (!input || how->k == 1));
     qn_check(how->n_groups <= 1 || (n % how->n_groups == 0 && how->n_kept <= how->n_groups));
     qn_routing out = {.ids = qn_ref_take(c, logits.rows, how->k, QN_U32),
                       .weights = qn_ref_take(c, logits.rows, how->k, type)};
@@ -115,6 +125,7 @@ qn_routing qn_ref_route(qn_run *r, qn_tensor logits, const qn_router *how)
     for (uint32_t t = 0; t < logits.rows && !c->measures; t++) {
         k->widen(x, qn_ref_at(logits, t, 0), logits.dtype, n);
         if (sigmoid) route_sigmoid(how, x, bias, n, idx, w, x + n);
+        else if (input) route_input(how, x, n, idx, w, x + n);
         else if (how->kind == QN_ROUTE_SOFTMAX_GROUPS) route_groups(k, how, x, n, idx, w, x + n, type);
         else route_row(k, how, x, n, idx, w, logits.dtype);
         memcpy(qn_ref_at(out.ids, t, 0), idx, how->k * sizeof *idx);
