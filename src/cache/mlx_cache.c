@@ -8,10 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum cache_kind { KV_CACHE, QUANTIZED_CACHE, ROTATING_CACHE, ARRAYS_CACHE, N_KINDS } cache_kind;
+typedef enum cache_kind {
+    KV_CACHE,
+    QUANTIZED_CACHE,
+    ROTATING_CACHE,
+    ARRAYS_CACHE,
+    CHUNKED_CACHE,
+    N_KINDS
+} cache_kind;
 
 static const char *const class_names[] = {"KVCache", "QuantizedKVCache", "RotatingKVCache",
-                                          "ArraysCache"};
+                                          "ArraysCache", "ChunkedKVCache"};
 
 enum { NAME_BYTES = 32 };
 
@@ -259,32 +266,51 @@ static qn_code read_arrays(reader *r, uint32_t layer, qn_err *err)
     return QN_OK;
 }
 
-static qn_code refuse_chunks(const qn_kv_spec *spec, uint32_t layer, qn_err *err)
+/* A chunked cache has a row for each position from start_position on. */
+static qn_code read_chunked(reader *r, uint32_t layer, qn_err *err)
 {
-    if (spec->groups[spec->layers[layer].group].rule != QN_KV_CHUNKED) return QN_OK;
-    return qn_err_set(err, QN_UNSUPPORTED,
-                      "not supported yet: cache files of models with chunked attention, a "
-                      "ChunkedKVCache (layer %u)", layer);
+    uint32_t start;
+    qn_code rc = read_number(r, layer, 4, 0, &start, err);
+    return rc ? rc : read_kv(r, layer, (ring){0, r->img->n_tokens - start, 0}, err);
 }
 
 /* The class of a layer's cache. */
 static qn_code read_kind(const reader *r, uint32_t layer, cache_kind *out, qn_err *err)
 {
-    qn_code rc = refuse_chunks(r->spec, layer, err);
-    if (rc) return rc;
     const char *name = meta_at(r, r->old ? "2" : "1", layer);
     if (!name) return missing(layer, "the class of its cache", err);
     for (int i = 0; i < N_KINDS; i++) {
         if (strcmp(name, class_names[i])) continue;
         *out = (cache_kind)i;
         const qn_kv_layer *l = &r->spec->layers[layer];
-        if ((i == ARRAYS_CACHE ? l->state.n_heads : l->n_kv_heads) > 0) return QN_OK;
+        const bool chunked = l->n_kv_heads && r->spec->groups[l->group].rule == QN_KV_CHUNKED;
+        if ((i == ARRAYS_CACHE ? l->state.n_heads : l->n_kv_heads) > 0 && (i == CHUNKED_CACHE) == chunked)
+            return QN_OK;
         return qn_err_set(err, QN_INVALID,
                           "cache file: layer %u has a %s; the file was made for another model",
                           layer, name);
     }
     return qn_err_set(err, QN_UNSUPPORTED, "not supported yet: cache files with a %.60s (layer %u)",
                       name, layer);
+}
+
+/* Of the first n tokens, how many positions a chunked cache holds: to the chunk's start at least. */
+static qn_code read_held(const reader *r, uint32_t layer, uint32_t n, uint64_t *held, qn_err *err)
+{
+    const qn_kv_group *g = &r->spec->groups[r->spec->layers[layer].group];
+    uint32_t chunk, start;
+    if (r->old)
+        return qn_err_set(err, QN_UNSUPPORTED,
+                          "not supported yet: cache files with a ChunkedKVCache (layer %u) of mlx-lm "
+                          "before 0.32", layer);
+    qn_code rc = read_number(r, layer, 3, 0, &chunk, err);
+    if (rc || (rc = read_number(r, layer, 4, 0, &start, err))) return rc;
+    if (chunk != g->window || start > qn_kv_first_seen(g, n))
+        return qn_err_set(err, QN_INVALID,
+                          "cache file: layer %u has chunks of %u positions and holds those from %u of %u; this "
+                          "model's are %u", layer, chunk, start, n, g->window);
+    *held = n - start;
+    return QN_OK;
 }
 
 /* Tokens in the layer's cache, no more than it can hold; 0: this kind does not say. */
@@ -306,8 +332,9 @@ static qn_code read_length(const reader *r, uint32_t layer, cache_kind kind, uin
     else if ((rc = read_number(r, layer, 2, coded ? 0 : 2, n, err))) return rc;
     const qn_kv_group *g = &r->spec->groups[r->spec->layers[layer].group];
     uint64_t seen = (uint64_t)g->keep + g->window, need = *n;
-    /* Only a rotating cache may have let go of some. */
+    /* Only rotating and chunked caches may have let go of some. */
     if (kind == ROTATING_CACHE && g->rule == QN_KV_SLIDING && need > seen) need = seen;
+    if (kind == CHUNKED_CACHE && (rc = read_held(r, layer, *n, &need, err))) return rc;
     if (need <= dims[2]) return QN_OK;
     return qn_err_set(err, QN_INVALID, "cache file: layer %u holds %llu positions, %llu are needed",
                       layer, (unsigned long long)dims[2], (unsigned long long)need);
@@ -367,7 +394,7 @@ qn_code qn_mlx_cache_read_limit(const qn_shard *file, const qn_kv_spec *spec, ui
     *max_size = *keep = 0;
     for (uint32_t i = 0; i < spec->n_layers; i++) {
         const qn_kv_layer *l = &spec->layers[i];
-        if (!l->n_kv_heads || spec->groups[l->group].rule == QN_KV_SLIDING) continue;
+        if (!l->n_kv_heads || spec->groups[l->group].rule != QN_KV_FULL) continue;
         cache_kind kind = KV_CACHE;
         uint32_t n = 0, n_kept = 0;
         qn_code rc = read_kind(&r, i, &kind, err);
@@ -391,6 +418,7 @@ static qn_code read_layer(reader *r, uint32_t layer, cache_kind kind, qn_err *er
         return qn_err_set(err, QN_INVALID, "cache file: layer %u is not quantized, this KV cache is",
                           layer);
     if (kind == ROTATING_CACHE) return read_rotating(r, layer, err);
+    if (kind == CHUNKED_CACHE) return read_chunked(r, layer, err);
     return read_kv(r, layer, (ring){0, r->img->n_tokens, 0}, err);
 }
 
@@ -518,6 +546,7 @@ static cache_kind kind_of(const writer *w, uint32_t layer)
     const qn_kv_layer *l = &w->spec->layers[layer];
     if (l->state.n_heads) return ARRAYS_CACHE;
     if (w->spec->groups[l->group].rule == QN_KV_SLIDING) return ROTATING_CACHE;
+    if (w->spec->groups[l->group].rule == QN_KV_CHUNKED) return CHUNKED_CACHE;
     return w->img->layers[layer].k ? KV_CACHE : QUANTIZED_CACHE;
 }
 
@@ -542,6 +571,13 @@ static void plan_quantized(writer *w, uint32_t i)
     for (uint32_t c = 2; c < 5; c++) plan_scalar(w, i, c, false);
 }
 
+/* Beside keys and values: offset; of a rotating cache also keep, max_size and the next row to write, of
+ * a chunked one chunk_size and start_position. */
+static uint32_t n_numbers(cache_kind kind)
+{
+    return kind == ROTATING_CACHE ? 4 : kind == CHUNKED_CACHE ? 3 : 1;
+}
+
 static void plan_layer(writer *w, uint32_t i)
 {
     if (kind_of(w, i) == QUANTIZED_CACHE) {
@@ -561,7 +597,7 @@ static void plan_layer(writer *w, uint32_t i)
     plan(w, a, w->type, arrays ? 3 : 4, arrays ? conv : k);
     plan(w, b, arrays ? QN_F32 : w->type, 4, arrays ? state : v);
     put_meta(w, class_names[kind], "1.%u", i, 0);
-    uint32_t first = arrays ? 1 : 2, end = arrays ? 3 : kind == ROTATING_CACHE ? 6 : 3;
+    uint32_t first = arrays ? 1 : 2, end = arrays ? 3 : 2 + n_numbers(kind);
     for (uint32_t c = first; c < end; c++) plan_scalar(w, i, c, arrays);
 }
 
@@ -628,11 +664,12 @@ static void put_layer(writer *w, uint32_t i)
     }
     put_rows(w, x->k, x->n, l->n_kv_heads, l->d_k);
     put_rows(w, x->v, x->n, l->n_kv_heads, l->d_v);
-    /* offset; of a rotating cache also keep, max_size and the next row to write */
     const qn_kv_group *g = &w->spec->groups[l->group];
-    int32_t numbers[] = {(int32_t)w->img->n_tokens, (int32_t)g->keep,
-                         (int32_t)(g->keep + g->window), (int32_t)x->n};
-    fwrite(numbers, sizeof *numbers, kind_of(w, i) == ROTATING_CACHE ? 4 : 1, w->f);
+    const int32_t offset = (int32_t)w->img->n_tokens;
+    const int32_t rotating[] = {offset, (int32_t)g->keep, (int32_t)(g->keep + g->window), (int32_t)x->n},
+                  chunked[] = {offset, (int32_t)g->window, (int32_t)x->first};
+    const cache_kind kind = kind_of(w, i);
+    fwrite(kind == CHUNKED_CACHE ? chunked : rotating, sizeof *rotating, n_numbers(kind), w->f);
 }
 
 static qn_code put_all(writer *w, qn_err *err)
@@ -656,11 +693,9 @@ static qn_code check_layer(const qn_kv_spec *spec, uint32_t i, bool coded, qn_er
     if (!l->n_kv_heads && !l->state.n_heads)
         return qn_err_set(err, QN_UNSUPPORTED,
                           "not supported yet: cache files of models whose layer %u keeps nothing", i);
-    qn_code rc = refuse_chunks(spec, i, err);
-    if (rc) return rc;
     coded = coded && (qn_kv_quantized(l->k_codec) || qn_kv_quantized(l->v_codec));
     if (!l->n_kv_heads || !coded) return QN_OK;
-    if (spec->groups[l->group].rule == QN_KV_SLIDING)
+    if (spec->groups[l->group].rule != QN_KV_FULL)
         return qn_err_set(err, QN_UNSUPPORTED,
                           "not supported yet: cache files of quantized windows (layer %u); mlx_lm has "
                           "none, quantize no layers that have a window", i);

@@ -2,8 +2,8 @@
  *
  * docs/formats.md has the names of tensors and metadata. Written is the form of mlx-lm 0.32; read is
  * that one and the one before, which kept the numbers of a cache in the metadata. KVCache,
- * QuantizedKVCache, RotatingKVCache and ArraysCache are known; the file is checked against the
- * model's KV spec.
+ * QuantizedKVCache, RotatingKVCache, ChunkedKVCache and ArraysCache are known; the file is checked
+ * against the model's KV spec.
  * Threads: any, one call per file.
  */
 #ifndef QN_CACHE_MLX_CACHE_H

@@ -1,6 +1,6 @@
 """Prompt cache files: what `quern cache-prompt` writes mlx-lm reads, and the other way round.
 
-Tiny models with every kind of cache (keys and values, windows, recurrent states, latents) under --l1, where the
+Tiny models with every kind of cache (keys and values, windows, recurrent states, latents, chunks) under --l1, where the
 stored values are mlx-lm's own bits; then the real model through both command lines.
 """
 import json
@@ -39,7 +39,7 @@ def write_tokenizer(folder):
         json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, f)
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3_text", "qwen3_5", "deepseek_v3"])
+@pytest.fixture(scope="module", params=["llama", "gemma3_text", "qwen3_5", "deepseek_v3", "llama4"])
 def family(request):
     return request.param
 
@@ -98,6 +98,10 @@ def in_order(cache):
     if kind == "RotatingKVCache":
         n = min(cache.offset, cache.max_size)
         return [mx.contiguous(cache._temporal_order(a)[..., -n:, :]) for a in (cache.keys, cache.values)]
+    if kind == "ChunkedKVCache":
+        first, end = cache.offset // cache.chunk_size * cache.chunk_size, cache.offset
+        return [mx.contiguous(a[..., first - cache.start_position : end - cache.start_position, :])
+                for a in (cache.keys, cache.values)]
     parts = [*cache.keys, *cache.values] if kind == "QuantizedKVCache" else [cache.keys, cache.values]
     return [mx.contiguous(a[..., : cache.offset, :]) for a in parts]
 
@@ -164,6 +168,62 @@ def test_old_form(tmp_path_factory, tmp_path):
     assert got.stdout.rstrip("\n") == go_on(model, cache, REST).rstrip("\n")
 
 
+@pytest.mark.parametrize("case", ["base-bf16", "experts-bf16-q4"])  # chunks of 8 and of 5
+def test_chunks(tmp_path_factory, tmp_path, case):
+    """Wherever in a chunk a prompt ends, where one begins included; both ways."""
+    folder = make_model("models/llama4", case, tmp_path_factory)
+    model, path = load_model(Path(folder))[0], str(tmp_path / "chunks.safetensors")
+    chunk = model.args.text_config.attention_chunk_size
+    for n in [*range(3 * chunk - 1, 4 * chunk + 2), 1, chunk]:
+        quern("cache-prompt", folder, "--prompt", PROMPT[:n], "--raw", "--l1", "--prompt-cache-file", path)
+        got, want = load_prompt_cache(path), prefill(model, PROMPT[:n])
+        for g, w in zip(got, want):
+            assert type(g) is type(w) and g.offset == w.offset == n
+            assert getattr(g, "start_position", 0) in (0, n // chunk * chunk)
+            for a, b in zip(in_order(g), in_order(w), strict=True):
+                assert bits(a) == bits(b)
+        reply = go_on(model, got, REST)
+        assert reply == go_on(model, prefill(model, PROMPT[:n]), REST)
+        save(path, want, folder)
+        assert reply_after(path) == reply.rstrip("\n")
+
+
+def test_chunks_beside_quantized(tmp_path_factory, tmp_path):
+    """mlx-lm quantizes the layers that have everything, and no others; kv_config.json says the same."""
+    folder = make_model("models/llama4", "all-experts-bf16-q4", tmp_path_factory)
+    with open(os.path.join(folder, "kv_config.json"), "w", encoding="utf-8") as f:
+        json.dump([{"layer_idx": 3, "bits": 8, "group_size": 32}], f)
+    model, path = load_model(Path(folder))[0], str(tmp_path / "mixed.safetensors")
+    kv = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 0}
+    quern("cache-prompt", folder, "--prompt", PROMPT, "--raw", "--l1", "--kv-quant", "config", "--prompt-cache-file", path)
+    got, want = load_prompt_cache(path), prefill(model, PROMPT, **kv)
+    assert [type(c).__name__ for c in got] == ["ChunkedKVCache"] * 3 + ["QuantizedKVCache"]
+    for g, w in zip(got, want):
+        for a, b in zip(in_order(g), in_order(w), strict=True):
+            assert bits(a) == bits(b)
+    assert reply_after(path) == go_on(model, want, REST, **kv).rstrip("\n")
+
+
+def test_other_chunks(tmp_path_factory, tmp_path):
+    """A file whose chunks are not the model's, or that lacks what the next token sees."""
+    folder = make_model("models/llama4", "base-f32", tmp_path_factory)
+    model, path = load_model(Path(folder))[0], str(tmp_path / "x.safetensors")
+    save(path, prefill(model, PROMPT[:20]), folder)
+    arrays, meta = mx.load(path, return_metadata=True)
+    args = [folder, "--prompt", REST, "--raw", "--prompt-cache-file", path]
+    for name, value, said in (("1.3", 7, "chunks of 7"), ("1.4", 17, "from 17 of 20"), ("1.4", 21, "from 21 of 20"),
+                              ("1.4", -1, "-1")):
+        mx.save_safetensors(path, {**arrays, name: mx.array(value)}, meta)
+        done = quern("generate", *args, check=False)
+        assert done.returncode == 1 and said in done.stderr, done.stderr
+    mx.save_safetensors(path, arrays, {**meta, "1.0": "KVCache"})
+    done = quern("generate", *args, check=False)
+    assert done.returncode == 1 and "made for another model" in done.stderr
+    wide = make_model("models/llama4", "all-experts-f32", tmp_path_factory)
+    done = quern("cache-prompt", wide, *args[1:], "--kv-bits", "8", "--kv-group-size", "32", check=False)
+    assert done.returncode == 1 and "not supported yet: cache files of quantized windows" in done.stderr
+
+
 def test_refusals(tmp_path_factory, tmp_path):
     llama, other = (make_model("models/" + f, "base-bf16", tmp_path_factory) for f in ("llama", "qwen3_5"))
     path = str(tmp_path / "x.safetensors")
@@ -178,7 +238,10 @@ def test_refusals(tmp_path_factory, tmp_path):
     arrays, meta = mx.load(path, return_metadata=True)
     mx.save_safetensors(path, arrays, {**meta, "1.0": "ChunkedKVCache"})
     done = quern("generate", llama, *args, check=False)
-    assert done.returncode == 1 and "not supported yet: cache files with a ChunkedKVCache" in done.stderr
+    assert done.returncode == 1 and "layer 0 has a ChunkedKVCache; the file was made for another model" in done.stderr
+    mx.save_safetensors(path, arrays, {**meta, "1.0": "CacheList"})
+    done = quern("generate", llama, *args, check=False)
+    assert done.returncode == 1 and "not supported yet: cache files with a CacheList" in done.stderr
     done = quern("cache-prompt", llama, "--prompt", "x", check=False)
     assert done.returncode == 2 and "--prompt-cache-file" in done.stderr
 

@@ -1,5 +1,5 @@
 /* cache_mlxcache_fuzz.c - mlx-lm's prompt cache files against a small model of three kinds of
- * layers, and against one whose layers take the file's codecs. */
+ * layers, one with chunks, and against one whose layers take the file's codecs. */
 #include <stdlib.h>
 
 #include "cache/mlx_cache.h"
@@ -47,6 +47,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     qn_shard *file;
     qn_err err = {0};
     if (qn_shard_parse(&file, data, size, "input", &err)) return 0;
+    parse(file, &spec);
+    spec.groups[1] = (qn_kv_group){QN_KV_CHUNKED, 6, 0};
+    spec.n_layers = 2;
     parse(file, &spec);
     qn_kv_codec codec = {QN_KV_F16, 0, QN_F16}, codecs[2];
     qn_kv_layer two[] = {
