@@ -156,6 +156,57 @@ static qn_code stack_raw(binder *b, int i, const char *proj, uint32_t n_out, uin
     return QN_OK;
 }
 
+/* Queue a matrix that was made, not bound. */
+static void add_made(binder *b, const char *path, const qn_matrix *m, qn_linear *out)
+{
+    qn_check(b->n < b->cap);
+    b->src[b->n] = (qn_matrix_src){path, *m};
+    b->where[b->n++] = out;
+}
+
+/* The transposed stack [E, n_in, cols] of a raw checkpoint, or n_out of its columns from `from` on, as
+ * the stack `name` [E, n_out, n_in] in the model's arena. */
+static qn_code turn_raw(binder *b, int i, const char *raw, uint32_t cols, uint32_t from, const char *name,
+                        uint32_t n_out, uint32_t n_in, qn_linear *out)
+{
+    const uint32_t n = b->m->d.moe.n_experts;
+    char *full = path_of(b, i, raw), *path = path_of(b, i, name);
+    const qn_stored *t;
+    if (!full || !path) return QN_NOMEM;
+    qn_code rc = qn_folder_vector(b->f, full, (uint64_t)n * n_in * cols, false, &t, b->err);
+    if (rc) return rc;
+    if (t->rank != 3 || t->dims[0] != n || t->dims[1] != n_in || t->dtype > QN_BF16)
+        return qn_err_set(b->err, QN_FORMAT, "tensor \"%s\" must be [%u, %u, %u] of a float type", full, n,
+                          n_in, cols);
+    const size_t size = qn_dtype_size(t->dtype), rows = (size_t)n * n_in;
+    uint8_t *all = qn_arena_take(&b->m->arena, rows * n_out, size);
+    if (!all) return qn_err_set(b->err, QN_NOMEM, "model: out of memory for transposed experts");
+    for (size_t row = 0; row < rows; row++) {
+        const uint8_t *x = (const uint8_t *)t->data + (row * cols + from) * size;
+        uint8_t *y = all + (row / n_in * n_out * n_in + row % n_in) * size;
+        for (uint32_t o = 0; o < n_out; o++) memcpy(y + (size_t)o * n_in * size, x + o * size, size);
+    }
+    const qn_matrix m = {.n_experts = n, .n_out = n_out, .n_in = n_in, .weight = all, .dtype = t->dtype};
+    add_made(b, path, &m, out);
+    return QN_OK;
+}
+
+static qn_code turn_experts(binder *b, int i, qn_layer *l)
+{
+    const qn_names *n = &b->m->d.names;
+    const uint32_t e = b->m->d.d_model, ff = b->m->d.moe.d_ff;
+    qn_code rc;
+    if ((rc = turn_raw(b, i, n->turned_gate_up, 2 * ff, 0, n->e_gate, ff, e, &l->e_gate))) return rc;
+    if ((rc = turn_raw(b, i, n->turned_gate_up, 2 * ff, ff, n->e_up, ff, e, &l->e_up))) return rc;
+    return turn_raw(b, i, n->turned_down, e, 0, n->e_down, e, ff, &l->e_down);
+}
+
+static bool has_turned_experts(binder *b, int i)
+{
+    char *path = b->m->d.names.turned_down ? path_of(b, i, b->m->d.names.turned_down) : NULL;
+    return path && qn_folder_has(b->f, path);
+}
+
 static bool has_raw_experts(binder *b, int i)
 {
     char name[MAX_PATH];
@@ -175,7 +226,9 @@ static qn_code bind_experts(binder *b, int i, qn_layer *l)
     if ((rc = bind_linear(b, i, n->router, moe->n_experts, e, false, &l->router))) return rc;
     if (n->router_bias && (rc = bind_tensor(b, i, n->router_bias, 1, moe->n_experts, &l->router_bias)))
         return rc;
-    if (has_raw_experts(b, i)) {
+    if (has_turned_experts(b, i)) {
+        if ((rc = turn_experts(b, i, l))) return rc;
+    } else if (has_raw_experts(b, i)) {
         if ((rc = stack_raw(b, i, "gate_proj", moe->d_ff, e, &l->e_gate))) return rc;
         if ((rc = stack_raw(b, i, "up_proj", moe->d_ff, e, &l->e_up))) return rc;
         if ((rc = stack_raw(b, i, "down_proj", e, moe->d_ff, &l->e_down))) return rc;
@@ -247,14 +300,6 @@ static qn_code bind_attention(binder *b, int i, qn_layer *l)
     bool head = d->qk_norm == QN_QK_HEAD;
     if ((rc = bind_norm(b, i, n->q_norm, head ? l->d->d_head : nq, &l->q_norm))) return rc;
     return bind_norm(b, i, n->k_norm, head ? l->d->d_head : nk, &l->k_norm);
-}
-
-/* Queue a matrix that was made, not bound. */
-static void add_made(binder *b, const char *path, const qn_matrix *m, qn_linear *out)
-{
-    qn_check(b->n < b->cap);
-    b->src[b->n] = (qn_matrix_src){path, *m};
-    b->where[b->n++] = out;
 }
 
 /* What brings queries to the latent and latents to results: two stacks, or `kv_b`. */

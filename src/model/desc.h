@@ -51,6 +51,7 @@ typedef struct qn_names {
     const char *router;                      /* of sparse layers */
     const char *router_bias;                 /* for the choice of experts only; NULL: none */
     const char *e_gate, *e_up, *e_down;      /* stacks of expert matrices */
+    const char *turned_gate_up, *turned_down; /* raw checkpoints: tensors of transposed stacks, or NULL */
     const char *experts; /* raw checkpoints: "EXPERTS.e.gate_proj" and so on, stacked at load */
     const char *s_gate, *s_up, *s_down, *s_mix; /* shared expert and its gate; NULL: none */
     const char *g_qkv, *g_z, *g_b, *g_a, *g_conv, *g_dt_bias, *g_a_log, *g_norm,

@@ -1,7 +1,5 @@
 /* llama4.c - the text model of Llama 4: chunked attention with rotation in three of four layers, full
  * attention without in the fourth, one expert per token (spec models 3.7, R5). */
-#include <string.h>
-
 #include "model/families.h"
 #include "model/like.h"
 
@@ -66,25 +64,11 @@ static void set_names(qn_names *n)
     n->e_gate = "feed_forward.experts.gate_proj";
     n->e_up = "feed_forward.experts.up_proj";
     n->e_down = "feed_forward.experts.down_proj";
+    n->turned_gate_up = "feed_forward.experts.gate_up_proj";
+    n->turned_down = "feed_forward.experts.down_proj";
     n->s_gate = "feed_forward.shared_expert.gate_proj";
     n->s_up = "feed_forward.shared_expert.up_proj";
     n->s_down = "feed_forward.shared_expert.down_proj";
-}
-
-/* The authors' release has the experts' matrices transposed, gate and up in one. */
-static qn_code check_forms(qn_folder *f, qn_err *err)
-{
-    static const char tail[] = ".feed_forward.experts.gate_up_proj";
-    const qn_shards *s = qn_folder_shards(f);
-    for (size_t i = 0; i < qn_shards_count(s); i++) {
-        const char *name = qn_shards_at(s, i)->name;
-        const size_t n = strlen(name), m = sizeof tail - 1;
-        if (n < m || strcmp(name + n - m, tail)) continue;
-        return qn_err_set(err, QN_UNSUPPORTED,
-                          "tensor \"%.100s\": not supported yet: Llama 4 as its authors release it; take a "
-                          "checkpoint in an MLX form", name);
-    }
-    return QN_OK;
 }
 
 qn_code qn_llama4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a, qn_err *err)
@@ -102,8 +86,8 @@ qn_code qn_llama4_read(qn_desc *d, const json_t *cfg, qn_folder *f, qn_arena *a,
     qn_code rc;
     if (!json_is_object(text))
         return qn_err_set(err, QN_FORMAT, "config.json: text_config must be an object");
-    if ((rc = check_forms(f, err)) || (rc = qn_like_read(d, &like, text, a, err)) ||
-        (rc = read_positions(d, text, err)) || (rc = read_experts(d, text, err)) ||
+    if ((rc = qn_like_read(d, &like, text, a, err)) || (rc = read_positions(d, text, err)) ||
+        (rc = read_experts(d, text, err)) ||
         (rc = qn_cfg_bool_or(text, "use_qk_norm", false, &norms, err)) ||
         (rc = qn_desc_prefix(d, "language_model.model.", "language_model.lm_head", a, err)))
         return rc;

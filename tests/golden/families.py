@@ -192,6 +192,7 @@ FAMILIES = {
         "all-experts": llama4(num_hidden_layers=4, interleave_moe_layer_step=1, head_dim=32, num_local_experts=4,
                               attention_bias=True, use_qk_norm=False, rope_scaling=LLAMA3, attention_chunk_size=17,
                               attn_temperature_tuning=False),
+        "raw": llama4(num_hidden_layers=4, interleave_moe_layer_step=2),
     },
     "lille-130m": {"base": lille()},
     "deepseek_v2": {

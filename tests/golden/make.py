@@ -74,6 +74,22 @@ def raw_names(tensors, config):
     return sorted(out, key=lambda t: t["name"])
 
 
+def raw_llama4(tensors):
+    """The tensors as their authors release them: experts' matrices transposed, gate and up in one; and what no text
+    model uses."""
+    out = [{**tensors[0], "name": name, "shape": [8, 16], "quantize": False}
+           for name in ("vision_model.patch_embedding.linear.weight", "multi_modal_projector.linear_1.weight")]
+    for t in tensors:
+        if not is_expert(t["name"]):
+            out.append(t)
+        elif ".up_proj." not in t["name"]:
+            n, rows, cols = t["shape"]
+            both = ".gate_proj." in t["name"]
+            name = t["name"].replace(".weight", "").replace("gate_proj", "gate_up_proj")
+            out.append({**t, "name": name, "shape": [n, cols, 2 * rows if both else rows]})
+    return sorted(out, key=lambda t: t["name"])
+
+
 def recipe_of(family, config, dtype, quant, seed):
     model, paths = quantizable(config)
     tensors = synth.tensors_of(model, dtype)
@@ -157,7 +173,11 @@ def make(family):
             recipe = recipe_of(family, config, dtype, quant, seed)
             if label == "bf16" and any(is_expert(t["name"]) for t in recipe["tensors"]):
                 continue  # the oracle cannot multiply unquantized 16-bit experts on the CPU
-            if config_name == "raw":
+            if config_name == "raw" and family == "llama4":
+                if quant:
+                    continue  # experts are not, and the same holds
+                recipe["tensors"] = raw_llama4(recipe["tensors"])
+            elif config_name == "raw":
                 recipe["tensors"] = raw_names(recipe["tensors"], config)
             cases.append({"name": f"{config_name}-{label}", "dtype": dtype, "recipe": recipe,
                           **run(recipe, dtype, config.get("vocab_size", config.get("text_config", {}).get("vocab_size")))})
