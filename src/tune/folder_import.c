@@ -2,7 +2,8 @@
  *
  * Families whose raw tensors already have MLX's names and layouts pass as they are, after the steps
  * that the llama-like families share: rotary inv_freq and a tied lm_head are dropped, experts that
- * come one by one are stacked, and the matrix that latent attention has for all heads is split. A
+ * come one by one are stacked, llama4's are turned, and the matrix that latent attention has for all heads is
+ * split. A
  * family that needs more is refused; one that is not known is copied by name, with a note.
  */
 #include <ctype.h>
@@ -102,6 +103,8 @@ static bool has_latents(const source *s)
     return false;
 }
 
+static bool is_llama4(const source *s) { return !strcmp(s->job->model_type, "llama4"); }
+
 /* Families whose raw checkpoints need more than renaming nothing. */
 static qn_code check_family(const source *s, qn_err *err)
 {
@@ -117,7 +120,7 @@ static qn_code check_family(const source *s, qn_err *err)
                           "model.language_model) is not supported yet; an MLX one is", type);
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (!strcmp(type, plain[i])) return QN_OK;
-    if (has_latents(s) || !strcmp(type, "glm4_moe")) return QN_OK;
+    if (has_latents(s) || is_llama4(s) || !strcmp(type, "glm4_moe")) return QN_OK;
     qn_job_note(s->job, "quern does not know what a %s checkpoint needs: tensors keep their names "
                 "and layouts", type);
     return QN_OK;
@@ -182,6 +185,7 @@ static bool is_dropped(const source *s, const char *name)
 {
     if (is_later_layer(s, name)) return true;
     if (strstr(name, "rotary_emb.inv_freq")) return true;
+    if (is_llama4(s) && (strstr(name, "vision_model") || strstr(name, "multi_modal_projector"))) return true;
     return s->tied && !strncmp(name, "lm_head.", 8);
 }
 
@@ -256,6 +260,47 @@ static qn_code add_stack(source *s, const qn_stored *t, const expert_name *e, qn
                          .n_in = (size_t)t->dims[1]};
     it->dtype = s->has_cast ? s->cast : t->dtype;
     return QN_OK;
+}
+
+/* ---- llama4's stacks of experts: transposed, gate and up in one ---- */
+
+static const char turned_gate_up[] = ".experts.gate_up_proj", turned_down[] = ".experts.down_proj";
+
+/* n_out columns of t [E, n_in, cols] from `from` on as the stack "P.experts.PROJ" [E, n_out, n_in];
+ * `prefix`: length of P. */
+static qn_code add_turned(source *s, const qn_stored *t, int prefix, const char *proj, uint64_t from,
+                          uint64_t n_out, qn_err *err)
+{
+    const size_t size = qn_dtype_size(t->dtype), expert = (size_t)(t->dims[1] * t->dims[2]) * size;
+    const size_t n = (size_t)t->dims[0];
+    char path[1024];
+    snprintf(path, sizeof path, "%.*s.experts.%s", prefix, t->name, proj);
+    qn_item *it = qn_job_add(s->job, path);
+    const void **experts = qn_arena_take(&s->job->arena, n, sizeof *experts);
+    if (!it || !experts) return qn_err_set(err, QN_NOMEM, "tensor %s: out of memory", path);
+    for (size_t e = 0; e < n; e++) experts[e] = (const uint8_t *)t->data + e * expert + (size_t)from * size;
+    it->is_module = true;
+    it->rank = 3;
+    it->dims[0] = n;
+    it->dims[1] = n_out;
+    it->dims[2] = t->dims[1];
+    it->rows = (qn_rows){.kind = QN_ROWS_STORED, .dtype = t->dtype, .experts = experts,
+                         .expert_rows = (size_t)n_out, .stride = (size_t)t->dims[2],
+                         .n_rows = qn_item_rows(it), .n_in = (size_t)t->dims[1]};
+    it->dtype = s->has_cast ? s->cast : t->dtype;
+    return QN_OK;
+}
+
+static qn_code add_llama4_experts(source *s, const qn_stored *t, qn_err *err)
+{
+    const bool both = ends_with(t->name, turned_gate_up);
+    const int prefix = (int)(strlen(t->name) - strlen(both ? turned_gate_up : turned_down));
+    const uint64_t cols = t->dims[2];
+    if (t->rank != 3 || !t->dims[0] || !t->dims[1] || !cols || (both && cols % 2))
+        return qn_err_set(err, QN_FORMAT, "tensor %s is not a stack of experts [E, in, out]", t->name);
+    if (!both) return add_turned(s, t, prefix, "down_proj", 0, cols, err);
+    qn_code rc = add_turned(s, t, prefix, "gate_proj", 0, cols / 2, err);
+    return rc ? rc : add_turned(s, t, prefix, "up_proj", cols / 2, cols / 2, err);
 }
 
 /* ---- the matrix of all heads: keys and values from latents ---- */
@@ -394,6 +439,9 @@ static qn_code add_tensors(source *s, qn_err *err)
             rc = add_stack(s, t, &e, err);
         } else if (has_latents(s) && ends_with(t->name, kv_b) && is_float(t->dtype)) {
             rc = add_kv_b(s, t, err);
+        } else if (is_llama4(s) && is_float(t->dtype) &&
+                   (ends_with(t->name, turned_gate_up) || ends_with(t->name, turned_down))) {
+            rc = add_llama4_experts(s, t, err);
         } else {
             rc = add_dense(s, t, err);
         }

@@ -40,9 +40,24 @@ static const uint8_t *gguf_row(const qn_rows *rows, size_t r)
     return rows->blocks + qn_rows_source(rows, r) * (rows->n_in / l->block_items) * l->block_bytes;
 }
 
+/* A row that lies as a column. */
+static void column_values(const qn_rows *rows, size_t r, float *y)
+{
+    enum { CHUNK = 256 };
+    uint8_t chunk[CHUNK * sizeof(float)];
+    const size_t size = qn_dtype_size(rows->dtype), step = rows->stride * size;
+    const uint8_t *x = (const uint8_t *)rows->experts[r / rows->expert_rows] + r % rows->expert_rows * size;
+    for (size_t i = 0, n; i < rows->n_in; i += n) {
+        n = rows->n_in - i < CHUNK ? rows->n_in - i : CHUNK;
+        for (size_t k = 0; k < n; k++) memcpy(chunk + k * size, x + (i + k) * step, size);
+        qn_widen(y + i, chunk, rows->dtype, n);
+    }
+}
+
 /* The bytes of row r if it is dense and of type `dtype` already; else NULL. */
 static const uint8_t *same_bytes(const qn_rows *rows, size_t r, qn_dtype dtype)
 {
+    if (rows->stride) return NULL;
     if (rows->kind == QN_ROWS_STORED)
         return rows->dtype == dtype || !qn_rows_is_float(rows) ? stored_row(rows, r) : NULL;
     if (rows->kind != QN_ROWS_GGUF || !rows->layout->dense || rows->shift != 0.0f) return NULL;
@@ -53,7 +68,10 @@ static const uint8_t *same_bytes(const qn_rows *rows, size_t r, qn_dtype dtype)
 static void row_values(const qn_rows *rows, size_t r, bool exact, float *y)
 {
     switch (rows->kind) {
-    case QN_ROWS_STORED: qn_widen(y, stored_row(rows, r), rows->dtype, rows->n_in); break;
+    case QN_ROWS_STORED:
+        if (rows->stride) column_values(rows, r, y);
+        else qn_widen(y, stored_row(rows, r), rows->dtype, rows->n_in);
+        break;
     case QN_ROWS_MLX: qn_matrix_row(&rows->matrix, r, exact, y); break;
     case QN_ROWS_GGUF: qn_gguf_row_values(rows->layout, gguf_row(rows, r), rows->n_in, y); break;
     }

@@ -27,6 +27,8 @@ typedef struct qn_rows {
     qn_dtype dtype;               /* STORED: of the elements */
     const void *const *experts;   /* STORED: first row of each expert */
     size_t expert_rows;           /* STORED: rows of one expert */
+    size_t stride;                /* STORED: elements from one of a row to its next, when rows lie as the columns of
+                                   * a matrix, side by side; 0: one after the other */
     qn_matrix matrix;             /* MLX */
     const qn_gguf_layout *layout; /* GGUF */
     const uint8_t *blocks;        /* GGUF: the first row */

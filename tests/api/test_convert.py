@@ -731,9 +731,10 @@ def test_raw_experts_are_stacked(tmp_path, tokenizer_folder):
 
 @pytest.mark.parametrize("flags, kwargs", [([], {}), (["-q"], {"quantize": True})], ids=["plain", "q4"])
 @pytest.mark.parametrize("family, case", [("deepseek_v3", "raw-f32"), ("glm4_moe", "base-f32"),
-                                          ("deepseek_v2", "experts-f32")])
+                                          ("deepseek_v2", "experts-f32"), ("llama4", "raw-f32")])
 def test_raw_releases(tmp_path, tokenizer_folder, family, case, flags, kwargs):
-    """As they are released: keys and values of all heads from one matrix, experts apart, a layer too many."""
+    """As they are released: keys and values of all heads from one matrix, experts apart or turned, a layer too many, what
+    only a model that sees uses."""
     import mlx_lm
     sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
     import synth
